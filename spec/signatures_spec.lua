@@ -126,7 +126,7 @@ local function all()
     end
     for name, value in pairs(module) do
       local full = ("%s.%s"):format(prefix, name)
-      local is_op = rawequal(value, dm[name]) or rawequal(value, rawget(dm, prefix .. "_" .. name))
+      local is_op = rawequal(value, dm[name]) or rawequal(value, dm[prefix .. "_" .. name])
       if is_callable(value) and not is_op and not FREE[full] and not ONE[full] then
         found[full] = value
       end

@@ -9,6 +9,7 @@ if _VERSION < "Lua 5.4" then
 end
 local core = require "demilune.core"
 local dtypes = require "demilune.dtypes"
+local late = require "demilune.late"
 core._library(debug.getinfo(1, "S").source:match "^(.*)init%.lua$")
 
 local MODULES = {
@@ -77,18 +78,12 @@ for _, name in ipairs{"cpu_info", "memory_stats"} do
 end
 
 local absent = require "demilune.absent"
-local absent_here = absent("demilune", function()
-  local set = {}
-  for _, part in ipairs{dm, MODULES, FUNCTIONS} do
-    for name in pairs(part) do set[name] = true end
-  end
-  return set
-end)
+local absent_here = absent("demilune", function() return late.names(dm) end)
 
 -- A module of this library, which has hints for names that it lacks.
 local function with_hints(name, module)
   local meta = getmetatable(module) or {}
-  local find, hint = meta.__index, absent(name, function() return module end)
+  local find, hint = meta.__index, absent(name, function() return late.names(module) end)
   function meta.__index(self, key)
     local value = find and find(self, key)
     if value == nil then return hint(self, key) end
@@ -98,27 +93,39 @@ local function with_hints(name, module)
 end
 
 -- The ops that are written in Lua come with the first name that none in C has.
-local function late(self, name)
+local function load_ops(self, name)
   setmetatable(core, nil)
   setmetatable(core.methods, nil)
   require "demilune.ops"
   return self[name]
 end
-setmetatable(core, {__index = late})
-setmetatable(core.methods, {__index = late})
+setmetatable(core, {__index = load_ops})
+setmetatable(core.methods, {__index = load_ops})
 
-return setmetatable(dm, {
-  __index = function(self, name)
-    local value
-    if MODULES[name] then
-      value = with_hints(name, require(MODULES[name]))
-    elseif FUNCTIONS[name] then
-      value = require(FUNCTIONS[name][1])[FUNCTIONS[name][2]]
-    elseif is_public(name) then
-      value = core[name]
+local function load(self, name)
+  local value
+  if MODULES[name] then
+    value = with_hints(name, require(MODULES[name]))
+  elseif FUNCTIONS[name] then
+    value = require(FUNCTIONS[name][1])[FUNCTIONS[name][2]]
+  elseif is_public(name) then
+    value = core[name]
+  end
+  if value == nil then return absent_here(self, name) end
+  rawset(self, name, value)
+  return value
+end
+
+-- Every name, the ops that are written in Lua among them.
+local function names()
+  require "demilune.ops"
+  local set = {}
+  for _, part in ipairs{core, MODULES, FUNCTIONS} do
+    for name in next, part do
+      if is_public(name) then set[name] = true end
     end
-    if value == nil then return absent_here(self, name) end
-    rawset(self, name, value)
-    return value
-  end,
-})
+  end
+  return set
+end
+
+return late.computed(dm, load, names)

@@ -1,12 +1,21 @@
 -- A module whose functions are the ops of one prefix: linalg.inv is the op linalg_inv.
 
 local core = require "demilune.core"
+local late = require "demilune.late"
 
---- The functions in own, and core[prefix .. name] as name.
+--- The functions in own, and core[prefix .. name] as name. pairs gives all of them.
 return function(prefix, own)
-  return setmetatable(own or {}, {__index = function(self, name)
+  local function load(self, name)
     local fn = type(name) == "string" and core[prefix .. name] or nil
     if fn ~= nil then rawset(self, name, fn) end
     return fn
-  end})
+  end
+  return late.computed(own or {}, load, function()
+    require "demilune.ops"
+    local set = {}
+    for name in next, core do
+      if name:sub(1, #prefix) == prefix then set[name:sub(#prefix + 1)] = true end
+    end
+    return set
+  end)
 end

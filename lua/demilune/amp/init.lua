@@ -1,5 +1,7 @@
 -- demilune.amp: mixed precision. Each file is loaded when a name of it is first used.
 
+local late = require "demilune.late"
+
 local FILES = {
   autocast = {"autocast", "cast_count", "clear_autocast_cache",
     "get_autocast_dtype", "is_autocast_available", "is_autocast_cache_enabled",
@@ -14,15 +16,7 @@ local FILES = {
 
 local file_of = {}
 for file, names in pairs(FILES) do
-  for _, name in ipairs(names) do file_of[name] = file end
+  for _, name in ipairs(names) do file_of[name] = "demilune.amp." .. file end
 end
 
-return setmetatable({}, {
-  __index = function(self, name)
-    local file = file_of[name]
-    if not file then return nil end
-    local value = require("demilune.amp." .. file)[name]
-    rawset(self, name, value)
-    return value
-  end,
-})
+return late.extend({}, file_of)

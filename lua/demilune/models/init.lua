@@ -8,6 +8,7 @@
 --     then; a name that is missing or not the model's raises, and all of them are listed.
 
 local caller = require "demilune.caller"
+local late = require "demilune.late"
 local files = require "demilune.io"
 
 local FAMILIES = {
@@ -54,12 +55,11 @@ local function with_weights(name, build)
   end
 end
 
-return setmetatable({}, {
-  __index = function(self, name)
-    local family = FAMILIES[name]
-    if not family then return nil end
-    local model = with_weights(name, require("demilune.models." .. family)[name])
-    rawset(self, name, model)
-    return model
-  end,
-})
+local function load(name)
+  return with_weights(name, require("demilune.models." .. FAMILIES[name])[name])
+end
+
+local loaders = {}
+for name in pairs(FAMILIES) do loaders[name] = load end
+
+return late.extend({}, loaders)

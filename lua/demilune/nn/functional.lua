@@ -2,15 +2,21 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local late = require "demilune.late"
 local options = require "demilune.options"
 
 -- Every op of the core, but none of the names with an underscore, which are the library's own.
-local functional = setmetatable({}, {__index = function(self, name)
+local functional = late.computed({}, function(self, name)
   if type(name) ~= "string" or name:sub(1, 1) == "_" then return nil end
   local value = core[name]
   rawset(self, name, value)
   return value
-end})
+end, function()
+  local set = {}
+  for _, row in ipairs(require("demilune.ops").rows) do set[row.name] = row.as_function end
+  for _, row in ipairs(core.ops()) do set[row.name] = not row.hidden or nil end
+  return set
+end)
 
 -- A number, or a table of them, as an int64 tensor on x's device; a tensor as it is.
 local function lengths(v, x)

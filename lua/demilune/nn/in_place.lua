@@ -3,5 +3,6 @@
 local core = require "demilune.core"
 
 return function(op)
-  return core[op .. "_"] or function(x, ...) return x:copy_(core[op](x, ...)) end
+  -- Without the ops written in Lua, which a read of a name that C lacks would load.
+  return rawget(core, op .. "_") or function(x, ...) return x:copy_(core[op](x, ...)) end
 end

@@ -2,19 +2,45 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local late = require "demilune.late"
 local options = require "demilune.options"
 
-local nn = {
-  Module = require "demilune.nn.module",
-  functional = require "demilune.nn.functional",
-  init = require "demilune.nn.init_weights",
-  utils = require "demilune.nn.utils",
-}
+local nn = {Module = require "demilune.nn.module"}
 
-for _, file in ipairs{"containers", "linear", "conv", "shape", "norm", "activation", "loss", "rnn",
-  "attention", "adaptive", "lazy"} do
+-- What nearly every model is made of is there at once.
+for _, file in ipairs{"containers", "linear", "activation", "loss"} do
   for name, class in pairs(require("demilune.nn." .. file)) do nn[name] = class end
 end
+
+-- The classes of the other files, which come with the first of their names.
+local CLASSES = {
+  conv = [[AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d
+    AdaptiveMaxPool2d AdaptiveMaxPool3d AvgPool1d AvgPool2d AvgPool3d Conv1d Conv2d Conv3d
+    ConvTranspose1d ConvTranspose2d ConvTranspose3d FractionalMaxPool2d FractionalMaxPool3d
+    LPPool1d LPPool2d LPPool3d MaxPool1d MaxPool2d MaxPool3d MaxUnpool1d MaxUnpool2d MaxUnpool3d]],
+  shape = [[ChannelShuffle CircularPad1d CircularPad2d CircularPad3d ConstantPad1d ConstantPad2d
+    ConstantPad3d Fold PixelShuffle PixelUnshuffle ReflectionPad1d ReflectionPad2d
+    ReflectionPad3d ReplicationPad1d ReplicationPad2d ReplicationPad3d Unflatten Unfold Upsample
+    UpsamplingBilinear2d UpsamplingNearest2d ZeroPad1d ZeroPad2d ZeroPad3d]],
+  norm = [[BatchNorm1d BatchNorm2d BatchNorm3d GroupNorm InstanceNorm1d InstanceNorm2d
+    InstanceNorm3d LayerNorm LocalResponseNorm RMSNorm]],
+  rnn = [[GRU GRUCell LSTM LSTMCell RNN RNNCell]],
+  attention = [[MultiheadAttention Transformer TransformerDecoder TransformerDecoderLayer
+    TransformerEncoder TransformerEncoderLayer]],
+  adaptive = [[AdaptiveLogSoftmaxWithLoss]],
+  lazy = [[LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d LazyConv1d LazyConv2d LazyConv3d
+    LazyConvTranspose1d LazyConvTranspose2d LazyConvTranspose3d LazyInstanceNorm1d
+    LazyInstanceNorm2d LazyInstanceNorm3d LazyLinear]],
+}
+local file_of = {}
+for file, names in pairs(CLASSES) do
+  for name in names:gmatch "%S+" do file_of[name] = "demilune.nn." .. file end
+end
+late.extend(nn, file_of, {
+  functional = "demilune.nn.functional",
+  init = "demilune.nn.init_weights",
+  utils = "demilune.nn.utils",
+})
 
 local bind_parameter = options.signature("Parameter",
   "data: tensor, requires_grad: boolean = true")

@@ -5,6 +5,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local late = require "demilune.late"
 local options = require "demilune.options"
 
 local utils = {}
@@ -189,13 +190,16 @@ function utils.vector_to_parameters(...)
   end
 end
 
-utils.rnn = require "demilune.nn.packed"
-utils.parametrize = require "demilune.nn.parametrize"
-utils.parametrizations = require "demilune.nn.parametrizations"
-utils.prune = require "demilune.nn.prune"
-
-for _, file in ipairs{"checkpoint", "weights"} do
-  for name, fn in pairs(require("demilune.nn." .. file)) do utils[name] = fn end
-end
-
-return utils
+return late.extend(utils, {
+  checkpoint = "demilune.nn.checkpoint",
+  checkpoint_sequential = "demilune.nn.checkpoint",
+  weight_norm = "demilune.nn.weights",
+  remove_weight_norm = "demilune.nn.weights",
+  spectral_norm = "demilune.nn.weights",
+  remove_spectral_norm = "demilune.nn.weights",
+}, {
+  rnn = "demilune.nn.packed",
+  parametrize = "demilune.nn.parametrize",
+  parametrizations = "demilune.nn.parametrizations",
+  prune = "demilune.nn.prune",
+})

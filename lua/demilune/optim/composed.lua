@@ -17,6 +17,27 @@ local composed = {}
 local COMMON = [[, *, maximize: boolean = false, master_weights: boolean = false,
   foreach?: boolean, fused?: boolean, capturable?: boolean, differentiable?: boolean]]
 
+-- Whether a tensor's shape is p's, or p's with means in place of some dims (Adafactor's factors).
+local function fits(value, p)
+  for dim, size in ipairs(p.shape) do
+    if value:size(dim) ~= size and value:size(dim) ~= 1 then return false end
+  end
+  return true
+end
+
+-- Raises where p's data were exchanged for some of another shape since its gradient or its state
+-- were made; before the group's first parameter changes.
+local function check_shapes(class, i, p, state)
+  local function check(value)
+    if value:dim() == p:dim() and not fits(value, p) then
+      caller.raise("%s: parameter %d has shape {%s}, its gradient or a buffer {%s}", class, i,
+        table.concat(p.shape, ", "), table.concat(value.shape, ", "))
+    end
+  end
+  check(p.grad)
+  for _, value in pairs(state or {}) do check(value) end
+end
+
 -- The weights that a step updates, and their gradient.
 local function operands(p, state, group)
   local grad = p.grad
@@ -49,6 +70,9 @@ end
 -- which the device decides.
 local function update(self, group, found_inf, step)
   local _ <close> = core.no_grad()
+  for i, p in ipairs(group.params) do
+    if p.grad then check_shapes(self.class, i, p, self.state[p]) end
+  end
   for _, p in ipairs(group.params) do
     if p.grad then
       local _ <close> = core.scope()

@@ -1,0 +1,64 @@
+-- Tables whose values are in files that are loaded when one of their names is first read, so that
+-- a program pays, at its start and in each of the collector's cycles, for what it uses. pairs
+-- gives every name, loaded or not.
+
+local late = {}
+
+local NAMES = setmetatable({}, {__mode = "k"}) -- the table -> names(), a set of those it can load
+
+--- Lets the table t load what it lacks. load(t, name) gives the value of a name, which it may keep
+--- in t, or nil; names() gives the set {[name] = true} of the names that it knows.
+---@param t table
+---@param load function
+---@param names function
+---@return table t
+function late.computed(t, load, names)
+  NAMES[t] = names
+  local function every(self)
+    for name in pairs(names()) do
+      if rawget(self, name) == nil then load(self, name) end
+    end
+    return next, self, nil
+  end
+  return setmetatable(t, {__index = load, __pairs = every})
+end
+
+--- Adds names to the table t. files: {[name] = file}, where the file returns a table that holds
+--- the value under that name, or {[name] = f}, where f(name) gives the value. whole:
+--- {[name] = file}, where what the file returns is the value.
+---@param t table
+---@param files table<string, string|function>
+---@param whole? table<string, string>
+---@return table t
+function late.extend(t, files, whole)
+  whole = whole or {}
+  local function load(self, name)
+    local file, value = files[name], nil
+    if type(file) == "function" then
+      value = file(name)
+    elseif file then
+      value = require(file)[name]
+    elseif whole[name] then
+      value = require(whole[name])
+    end
+    if value ~= nil then rawset(self, name, value) end
+    return value
+  end
+  return late.computed(t, load, function()
+    local set = {}
+    for name in pairs(files) do set[name] = true end
+    for name in pairs(whole) do set[name] = true end
+    return set
+  end)
+end
+
+--- The names that a table has, loaded or not, as a set {[name] = true}; it loads nothing.
+---@param t table
+---@return table<string, boolean>
+function late.names(t)
+  local set = NAMES[t] and NAMES[t]() or {}
+  for name in next, t do set[name] = true end
+  return set
+end
+
+return late
