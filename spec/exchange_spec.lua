@@ -226,7 +226,7 @@ describe("x.data = y", function()
         p.data = dm.ones({4, 5})
         assert.error_matches(function() optimizer:step() end, "shape {4, 5}")
         p.grad = dm.ones({4, 5})
-        assert.error_matches(function() optimizer:step() end, "shape {4, 5}.*a buffer {%d, 3}")
+        assert.error_matches(function() optimizer:step() end, "shape {4, 5}.*a buffer {%d, %d}")
       end
     end
     assert.is_true(n >= 12, n .. " optimizers")
