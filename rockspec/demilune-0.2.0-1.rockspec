@@ -31,4 +31,5 @@ build = {
     DM_SHARED = "OFF",
     DM_INSTALL_C = "OFF",
   },
+  install = { bin = { demilune = "scripts/demilune" } },
 }

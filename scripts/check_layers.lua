@@ -48,6 +48,8 @@ local NAMED = {
   ["lua/demilune/trainer.lua"] = "a message",
   ["lua/demilune/amp/report.lua"] = "how gradients would fit into float16: a field of the report",
   ["lua/demilune/amp/page.lua"] = "the same, printed",
+  ["lua/demilune/cli/bench.lua"] = "times one of the two",
+  ["lua/demilune/cli/new.lua"] = "the text of a config file",
   ["lua/demilune/amp/advice.lua"] = "the same, and what to use instead",
 }
 

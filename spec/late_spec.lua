@@ -47,9 +47,8 @@ describe("names that are loaded late", function()
     for name in pairs(in_files("nn", {"checkpoint", "weights"})) do
       assert.is_true(utils[name], "nn.utils." .. name)
     end
-    local private = {check = true, widen = true, of_distance = true, of_aspect = true}
     local vision = names_of(dm.vision)
-    for name in pairs(in_files("vision", {"boxes", "nms", "losses", "roi", "layers"}, private)) do
+    for name in pairs(in_files("vision", {"nms", "losses", "roi", "layers"})) do
       assert.is_true(vision[name], "vision." .. name)
     end
     local optim = names_of(dm.optim)

@@ -320,6 +320,18 @@ local function parse(list)
   list.n, list.by_name = list.n or #list, by_name
 end
 
+local signatures = {} -- the latest of each name, among the files that are loaded
+
+--- The parameters of a function or class, for completion and help: a list of {name =, kinds =,
+--- required =, default =}; nil where no file that is loaded has a signature of that name.
+---@param name string as messages call it, such as "Linear"
+---@return table[]?
+function options.parameters(name)
+  local list = signatures[name]
+  if list and not list.by_name then parse(list) end
+  return list
+end
+
 --- A function that binds a call's arguments to names: (...) -> {name = value}, with the
 --- defaults. It is read when it is first called.
 ---@param name string as messages call it
@@ -329,6 +341,7 @@ end
 ---@return fun(): table defaults {name = default}, of those that have one
 function options.signature(name, text, op)
   local list = {name = name, text = text, op = op}
+  signatures[name] = list
   return function(...)
     if not list.by_name then parse(list) end
     return bind(list, select("#", ...), ...)

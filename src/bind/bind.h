@@ -216,6 +216,9 @@ void dm_ended_by(lua_State *L, const char *name, const char *event, lua_CFunctio
 /* Closes the metatable on top to scripts: getmetatable gives its name, setmetatable raises.
    debug.getmetatable still gives the table. */
 void dm_close_metatable(lua_State *L, const char *name);
+/* Waits until standard input has something to read or has ended; false when SIGINT comes first,
+   see interrupt.c. */
+bool dm_wait_input(void);
 /* Runs a full collection. */
 void dm_collect(lua_State *L, State *S);
 /* Runs one, if much memory is in use, before a backward pass: the pass drops activations as it
@@ -285,7 +288,7 @@ extern const luaL_Reg dm_loader_functions[], dm_report_functions[], dm_memory_fu
 extern const luaL_Reg dm_profile_functions[], dm_image_functions[], dm_images_functions[];
 extern const luaL_Reg dm_augment_functions[], dm_autocast_functions[], dm_cuda_functions[];
 extern const luaL_Reg dm_state_functions[], dm_worker_functions[], dm_zip_functions[];
-extern const luaL_Reg dm_test_functions[];
+extern const luaL_Reg dm_interrupt_functions[], dm_line_functions[], dm_test_functions[];
 extern const luaL_Reg dm_tensor_methods[], dm_tensor_metamethods[];
 extern const luaL_Reg dm_grad_methods[], dm_cuda_methods[];
 void dm_register_scopes(lua_State *L, State *S);

@@ -1,0 +1,113 @@
+-- A session at the prompt: pieces of source that run one after the other and share their locals.
+--
+-- `local x = 1` ends with its piece in Lua. Here each piece is compiled inside a function that
+-- declares the locals of the earlier pieces, and debug.upvaluejoin makes them the same variables:
+-- a function that was made before sees what is assigned now, and the other way round.
+
+local words = require "demilune.cli.words"
+
+local Session = {}
+Session.__index = Session
+
+--- A new session, in which nothing is declared.
+function Session.new() return setmetatable({locals = {}, order = {}}, Session) end
+
+-- Whether a message of load tells that the source only wants more lines. A string in quotes ends on
+-- its line.
+local function is_incomplete(text)
+  return text:find "<eof>['\"]?$" ~= nil and not text:find "unfinished string near"
+end
+
+-- The declarations that a source needs: those earlier locals whose names it has.
+function Session:declared(source)
+  local names, list = words.names(source), {}
+  for _, name in ipairs(self.order) do
+    if names[name] then list[#list + 1] = name end
+  end
+  return list
+end
+
+-- The source as a function of the session's variables; nil and load's message otherwise. `after`
+-- is code behind it, in the same block.
+function Session:build(source, name, after)
+  local list = self:declared(source)
+  local head = #list > 0 and "local " .. table.concat(list, ", ") .. "; " or ""
+  local outer, why = load(("%sreturn function(...) %s\n%s\nend"):format(head, source, after or ""),
+    name)
+  if not outer then return nil, why end
+  local fn = outer()
+  for i = 1, 255 do
+    local upvalue = debug.getupvalue(fn, i)
+    if not upvalue then break end
+    local variable = self.locals[upvalue]
+    if variable then debug.upvaluejoin(fn, i, variable.fn, variable.index) end
+  end
+  return fn
+end
+
+-- A closure of the values, for constants that Lua folds into the code.
+local function holder(value)
+  return function() return value end
+end
+
+-- Keeps the variables that the closure has as upvalues; of a name that is none its value.
+function Session:keep(names, closure)
+  local found = {}
+  for i = 1, 255 do
+    local upvalue = debug.getupvalue(closure, i)
+    if not upvalue then break end
+    found[upvalue] = i
+  end
+  local values = table.pack(closure())
+  for i, name in ipairs(names) do
+    if not self.locals[name] then self.order[#self.order + 1] = name end
+    local fn, index = closure, found[name]
+    if not index then fn, index = holder(values[i]), 1 end
+    self.locals[name] = {fn = fn, index = index}
+  end
+end
+
+-- The names that a source declares, each once.
+local function declarations(source)
+  local seen, list = {}, {}
+  for _, name in ipairs(words.locals(source)) do
+    if not seen[name] and name ~= "_" then list[#list + 1] = name end
+    seen[name] = true
+  end
+  return list
+end
+
+--- session:compile(source, name) -> a function that runs it and gives its results, or nil, a
+--- message, and whether only more lines are wanted. An expression is compiled as `return` of it.
+---@param source string
+---@param name string the chunk's name, such as "=stdin"
+---@return function? run
+---@return string? why
+---@return boolean? incomplete
+function Session:compile(source, name)
+  local fn = self:build("return " .. source, name)
+  if fn then return fn end
+  local plain, why = load(source, name) -- for its message, and since the rest may close our `end`
+  if not plain then return nil, why, is_incomplete(why) end
+  local names = declarations(source)
+  if #names > 0 then
+    local list = table.concat(names, ", ")
+    local made = self:build(source, name, "return function() return " .. list .. " end")
+    if made then
+      return function() self:keep(names, made()) end
+    end
+  end
+  return self:build(source, name)
+end
+
+--- The session's locals by name, for completion: {[name] = value}.
+function Session:values()
+  local values = {}
+  for name, variable in pairs(self.locals) do
+    local _, value = debug.getupvalue(variable.fn, variable.index)
+    values[name] = value
+  end
+  return values
+end
+
+return Session
