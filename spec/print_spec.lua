@@ -26,8 +26,8 @@ describe("set_printoptions", function()
   end)
 
   it("sets where a tensor is cut, and what is left", function()
+    assert.equal(19, select(2, lines(dm.arange(1, 40))[1]:gsub("%S+", ""))) -- 18 and dots fit
     local x = dm.arange(1, 12)
-    assert.equal(11, select(2, lines(x)[1]:gsub("%S+", "")))
     dm.set_printoptions{threshold = 12}
     assert.same({"   1   2   3   4   5   6   7   8   9  10  11  12"}, lines(x))
     dm.set_printoptions{threshold = 0, edgeitems = 1}
@@ -48,11 +48,34 @@ describe("set_printoptions", function()
     assert.same({"  1", "  2"}, lines(dm.tensor({1, 2}, {dtype = "int64"})))
   end)
 
+  it("fits rows into a line of the terminal, of 20 characters at least", function()
+    if os.execute "command -v script >/dev/null" ~= true then
+      return pending "`script`, of Debian's bsdutils, is not there"
+    end
+    local code = "local dm = require 'demilune' print(dm.ones(3, 50)) print(dm.arange(1, 10))"
+    for _, columns in ipairs{5, 20, 41, 200} do
+      local inner = ("stty cols %d; LUA_INIT= LUA_PATH='%s' LUA_CPATH='%s' lua5.4 -e \"%s\"")
+        :format(columns, package.path, package.cpath, code)
+      local pipe = io.popen(("script -qec %q /dev/null </dev/null"):format(inner))
+      local longest, count = 0, 0
+      for line in pipe:lines() do
+        line = line:gsub("\r", "")
+        if not line:find "tensor" then
+          longest, count = math.max(longest, #line), count + 1
+        end
+      end
+      pipe:close()
+      assert.is_true(longest <= math.max(columns, 20), columns .. ": " .. longest)
+      assert.is_true(longest > math.max(columns, 20) - 5)
+      assert.is_true(count >= 4)
+    end
+  end)
+
   it("sets exponents, of numbers of any size", function()
     local x = dm.tensor({1.0, 1e-7, 1e300}, {dtype = "float64"})
     dm.set_printoptions{sci_mode = true, precision = 2}
     assert.same({"  1.00e+00  1.00e-07  1.00e+300"}, {(lines(x)[1]:gsub(" +", "  "))})
-    dm.set_printoptions{sci_mode = false}
+    dm.set_printoptions{sci_mode = false, linewidth = 2000}
     local text = lines(x)[1]
     assert.matches("^ +1%.00 +0%.00  10000+", text)
     assert.equal(3 * (2 + 301 + 3), #text)
@@ -80,5 +103,47 @@ describe("set_printoptions", function()
       dm.set_printoptions{profile = "long"}
     end)
     assert.refuses("did you mean 'edgeitems'", function() dm.set_printoptions{edgeitem = 1} end)
+  end)
+end)
+
+describe("what a prompt shows", function()
+  local nn, optim = dm.nn, dm.optim
+
+  it("writes neighbours that are alike once", function()
+    local Block = nn.Module:extend "Block"
+    function Block:init(n) self.linear = nn.Linear(n, n) end
+    local model = nn.Sequential{Block(2), Block(2), Block(2), Block(3), nn.ReLU(), nn.ReLU()}
+    assert.equal([[
+Sequential {
+  [1] to [3]: 3 x Block {
+    linear Linear(2 -> 2)   6
+  }                         6
+  [4] Block {
+    linear Linear(3 -> 3)  12
+  }                        12
+  [5] ReLU
+  [6] ReLU
+}                          30 parameters, 120 B float32]], tostring(model))
+  end)
+
+  it("writes classes with their arguments, and modules as their names", function()
+    assert.equal("class Linear(in_features, out_features, bias = true, device?, dtype?, *, "
+      .. "activation = 'none')",
+      tostring(nn.Linear))
+    assert.matches("^class Adam%(params, .*lr = 0.001", tostring(optim.Adam))
+    assert.equal("class Foo", tostring(nn.Module:extend "Foo"))
+    assert.matches("^{\n.* Adam .* LBFGS .*}$", tostring(optim))
+    assert.matches("^{%d+ names; hint: dm%.help%(%)}$", tostring(dm))
+    for line in tostring(nn):gmatch "[^\n]+" do assert.is_true(#line < 80, line) end
+  end)
+
+  it("writes metrics, trainers and limits of dtypes in a line or a few", function()
+    assert.equal("Accuracy(no samples yet)", tostring(dm.metrics.Accuracy()))
+    local model = nn.Linear(2, 1)
+    assert.equal("Trainer(model = Linear, loss = MSELoss, optimizer = SGD, float32 on cpu, "
+      .. "0 epochs done)", tostring(dm.Trainer{model = model, loss = nn.MSELoss(),
+      optimizer = optim.SGD(model:parameters(), {lr = 0.1})}))
+    assert.matches("eps = 1%.19209", tostring(dm.finfo "float32"))
+    assert.matches("max = 127", tostring(dm.iinfo "int8"))
   end)
 end)

@@ -1,10 +1,31 @@
 -- Tables whose values are in files that are loaded when one of their names is first read, so that
 -- a program pays, at its start and in each of the collector's cycles, for what it uses. pairs
--- gives every name, loaded or not.
+-- gives every name, loaded or not, and so does tostring.
 
 local late = {}
 
+local MANY = 200 -- names of a table that is not printed whole
+
 local NAMES = setmetatable({}, {__mode = "k"}) -- the table -> names(), a set of those it can load
+
+-- The names of a table, in lines of up to 76 characters.
+local function text_of(t)
+  local list = {}
+  for name in pairs(late.names(t)) do
+    if type(name) == "string" then list[#list + 1] = name end
+  end
+  table.sort(list)
+  if #list > MANY then return ("{%d names; hint: dm.help()}"):format(#list) end
+  local lines, line = {}, " "
+  for _, name in ipairs(list) do
+    if #line + 1 + #name > 76 then
+      lines[#lines + 1], line = line, " "
+    end
+    line = line .. " " .. name
+  end
+  lines[#lines + 1] = line
+  return "{\n" .. table.concat(lines, "\n") .. "\n}"
+end
 
 --- Lets the table t load what it lacks. load(t, name) gives the value of a name, which it may keep
 --- in t, or nil; names() gives the set {[name] = true} of the names that it knows.
@@ -20,7 +41,7 @@ function late.computed(t, load, names)
     end
     return next, self, nil
   end
-  return setmetatable(t, {__index = load, __pairs = every})
+  return setmetatable(t, {__index = load, __pairs = every, __tostring = text_of})
 end
 
 --- Adds names to the table t. files: {[name] = file}, where the file returns a table that holds

@@ -18,7 +18,10 @@ local function class(name, text, init)
   local bind = options.signature(name, text)
   local c = {class = name}
   c.__index = c
-  function c:__tostring() return ("%s(%s)"):format(name, tostring(self:compute())) end
+  function c:__tostring()
+    local value = self:compute()
+    return ("%s(%s)"):format(name, value ~= value and "no samples yet" or tostring(value))
+  end
   function c:reset()
     self:start()
     return self

@@ -332,6 +332,13 @@ function options.parameters(name)
   return list
 end
 
+--- A class as text, with the arguments of its constructor: "class Linear(in_features, ...)".
+function options.class_text(class)
+  local name = rawget(class, "class")
+  local list = options.parameters(name)
+  return "class " .. (list and text_of(list) or tostring(name))
+end
+
 --- A function that binds a call's arguments to names: (...) -> {name = value}, with the
 --- defaults. It is read when it is first called.
 ---@param name string as messages call it

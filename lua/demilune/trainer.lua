@@ -101,6 +101,12 @@ local function new(_, ...)
   return self
 end
 
+function Trainer:__tostring()
+  return ("Trainer(model = %s, loss = %s, optimizer = %s, %s on %s, %d epochs done)"):format(
+    self.model.class, type(self.loss) == "table" and self.loss.class or "a function",
+    self.optimizer.class, self.autocast.dtype or "float32", self.device, self.epoch)
+end
+
 -- Calls the callback of an event, if there is one: -> what it returns.
 local function call_back(self, event, ...)
   local fn = self.callbacks[event]

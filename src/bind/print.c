@@ -6,16 +6,19 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "bind/bind.h"
 #include "cpu/vec.h"
 
-/* Unless dm.set_printoptions says otherwise, at most MAX_ROWS rows, MAX_COLS columns and
-   MAX_PLANES planes of each further dim are shown, and a tensor of up to MAX_COLS elements
-   whole. Tensors of more than MAX_READ elements are neither copied to the host nor searched for
-   NaN. MAX_CELL bytes hold each number, of up to MAX_DIGITS digits behind the point. */
-enum { MAX_ROWS = 6, MAX_COLS = 10, MAX_PLANES = 4, MAX_READ = 1 << 20 };
-enum { MAX_CELL = 400, MAX_DIGITS = 40 };
+/* Unless dm.set_printoptions says otherwise, at most MAX_ROWS rows, as many columns as fit into
+   a line, and MAX_PLANES planes of each further dim are shown, and a tensor of up to FEW
+   elements whole. Tensors of more than MAX_READ elements are neither copied to the host nor
+   searched for NaN. MAX_CELL bytes hold each number, of up to MAX_DIGITS digits behind the
+   point. Where output is no terminal a line has USUAL_LINE characters. */
+enum { MAX_ROWS = 6, FEW = 10, MAX_PLANES = 4, MAX_READ = 1 << 20 };
+enum { MAX_CELL = 400, MAX_DIGITS = 40, USUAL_LINE = 80, LEAST_LINE = 20 };
 
 /* The state of one tostring: the text so far, the width of a cell, and how numbers are
    written. */
@@ -23,9 +26,18 @@ typedef struct Printer {
   luaL_Buffer *b;
   const dm_Tensor *t;
   const PrintOptions *options;
-  int width;
+  int line;   /* characters of a line */
+  int width;  /* of a cell */
+  int cols;   /* cells of a row, by default */
   bool whole; /* all values are integers, and written so */
 } Printer;
+
+/* The characters of a line of the terminal that standard output is. */
+static int terminal_line(void) {
+  struct winsize size;
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return USUAL_LINE;
+  return size.ws_col < LEAST_LINE ? LEAST_LINE : size.ws_col;
+}
 
 /* The element at offset off of a large tensor on another device; NaN when that
    cannot give it. */
@@ -72,7 +84,7 @@ static int format(const Printer *p, double v, char *buf, size_t size) {
 /* How many values of a dim are shown, where `usual` are by default. */
 static int most_shown(const Printer *p, int usual) {
   const PrintOptions *o = p->options;
-  if (p->t->numel <= (o->threshold >= 0 ? o->threshold : MAX_COLS)) return INT_MAX - 1;
+  if (p->t->numel <= (o->threshold >= 0 ? o->threshold : FEW)) return INT_MAX - 1;
   return o->edgeitems >= 0 ? 2 * o->edgeitems : usual;
 }
 
@@ -92,7 +104,7 @@ static int64_t pick(int64_t n, int max, int k) {
 static void measure_row(Printer *p, int64_t *index, int last) {
   char buf[MAX_CELL];
   const int64_t n = last < 0 ? 1 : p->t->shape[last];
-  const int max = most_shown(p, MAX_COLS), cols = n_shown(n, max);
+  const int max = most_shown(p, p->cols), cols = n_shown(n, max);
   for (int k = 0; k < cols; k++) {
     const int64_t i = pick(n, max, k);
     if (i < 0) continue;
@@ -102,19 +114,31 @@ static void measure_row(Printer *p, int64_t *index, int last) {
   }
 }
 
-/* Adds the cells of a row, right-aligned to p->width, and a newline; with a linewidth, a
-   newline also before each cell that would not fit. */
+static const char DOTS[] = "  ...";
+
+/* Sets how many cells of a row of n are shown: all, or those that fit beside the dots. */
+static void fit_columns(Printer *p, int64_t n) {
+  const int cell = p->width + 2, dots = sizeof DOTS - 1;
+  if (n * cell > p->line) p->cols = (int)dm_max_i64(2, (p->line - dots) / cell);
+}
+
+/* Adds the cells of a row, right-aligned to p->width, and a newline, also before each cell that
+   would not fit. */
 static void print_row(Printer *p, int64_t *index, int last) {
   char buf[MAX_CELL + 2], cell[MAX_CELL];
   const int64_t n = p->t->shape[last];
-  const int max = most_shown(p, MAX_COLS), cols = n_shown(n, max);
-  const int linewidth = p->options->linewidth;
-  const int per_line = linewidth < 0 ? INT_MAX : (int)dm_max_i64(1, linewidth / (p->width + 2));
+  const int max = most_shown(p, p->cols), cols = n_shown(n, max);
+  int used = 0;
   for (int k = 0; k < cols; k++) {
     const int64_t i = pick(n, max, k);
-    if (k > 0 && k % per_line == 0) luaL_addchar(p->b, '\n');
+    const int size = i < 0 ? (int)strlen(DOTS) : p->width + 2;
+    if (k > 0 && used + size > p->line) {
+      luaL_addchar(p->b, '\n');
+      used = 0;
+    }
+    used += size;
     if (i < 0) {
-      luaL_addstring(p->b, "  ...");
+      luaL_addstring(p->b, DOTS);
       continue;
     }
     index[last] = i;
@@ -201,13 +225,19 @@ int dm_tensor_tostring(lua_State *L) {
   int64_t index[DM_MAX_DIM] = {0}, n_nan, n_inf;
   luaL_buffinit(L, &b);
   const PrintOptions *options = &state_of(L)->print;
-  Printer p = {&b, t, options, 0, options->sci_mode != 1 && all_whole(t)};
+  Printer p = {.b = &b,
+               .t = t,
+               .options = options,
+               .line = options->linewidth >= 0 ? options->linewidth : terminal_line(),
+               .whole = options->sci_mode != 1 && all_whole(t)};
+  p.cols = (int)dm_max_i64(2, p.line / 3); /* no more fit, for a cell has 3 characters */
   if (t->ndim == 0) {
     format(&p, value_at(t, index), buf, sizeof buf);
     luaL_addstring(&b, buf);
     luaL_addstring(&b, "  ");
   } else if (t->numel > 0) {
     each_row(&p, index, 0, false);
+    fit_columns(&p, t->shape[t->ndim - 1]);
     each_row(&p, index, 0, true);
   }
   count_odd(t, &n_nan, &n_inf);

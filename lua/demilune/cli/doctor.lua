@@ -76,8 +76,8 @@ check("prompt", function()
   return nil, "lines cannot be edited: " .. why
 end)
 
-check("pictures", function()
-  if has_program "rsvg-convert" then return true, "plots as PNG by rsvg-convert" end
+check("plots", function()
+  if has_program "rsvg-convert" then return true, "PNG files of plots by rsvg-convert" end
   return nil, "plots are SVG and text only", "apt install librsvg2-bin"
 end)
 

@@ -45,7 +45,7 @@ function Session:build(source, name, after)
   return fn
 end
 
--- A closure of the values, for constants that Lua folds into the code.
+-- A closure of the values, for constants, which Lua writes into the code.
 local function holder(value)
   return function() return value end
 end

@@ -56,7 +56,8 @@ function Module:extend(name)
   class.class = name or "Module"
   class.super = self
   classes[class] = true
-  return setmetatable(class, {__index = self, __call = construct})
+  return setmetatable(class, {__index = self, __call = construct,
+    __tostring = options.class_text})
 end
 
 --- Makes the parameters and the modules below; a class has its own, with the arguments of
@@ -744,9 +745,40 @@ local function bytes_text(n)
   return ("%.1f MB"):format(n / 1e6)
 end
 
+local lines_of
+
+-- The lines of a child below the indent: rows to print, and the same as one text to compare.
+local function block_of(child, indent, open)
+  local rows, parts = {}, {}
+  lines_of(child, indent, "", rows, open)
+  for i, row in ipairs(rows) do parts[i] = row[1] .. "\0" .. row[2] end
+  return {rows = rows, text = table.concat(parts, "\n")}
+end
+
+-- Appends the lines of the children to out. Neighbours that print alike and have children of their
+-- own, as the blocks of a transformer, are written once: "layer1 to layer12: 12 x Block {".
+local function add_children(children, indent, out, open)
+  local blocks = {}
+  for i, pair in ipairs(children) do blocks[i] = block_of(pair[2], indent, open) end
+  local i = 1
+  while i <= #children do
+    local rows, last = blocks[i].rows, i
+    while #rows > 1 and last < #blocks and blocks[last + 1].text == blocks[i].text do
+      last = last + 1
+    end
+    local name = children[i][1] .. " "
+    if last > i then
+      name = ("%s to %s: %d x "):format(children[i][1], children[last][1], last - i + 1)
+    end
+    rows[1][1] = indent .. name .. rows[1][1]:sub(#indent + 1)
+    table.move(rows, 1, #rows, #out + 1, out)
+    i = last + 1
+  end
+end
+
 -- Appends the lines of a module to out. `open` has the modules around it: one that holds itself is
 -- named where it comes again, and not entered, so that printing ends.
-local function lines_of(module, indent, name, out, open)
+function lines_of(module, indent, name, out, open)
   if open[module] then
     out[#out + 1] = {indent .. name .. module:describe() .. " (the one around it)", ""}
     return
@@ -762,9 +794,7 @@ local function lines_of(module, indent, name, out, open)
   end
   out[#out + 1] = {indent .. name .. module:describe() .. " {", ""}
   open[module] = true
-  for _, pair in ipairs(children) do
-    lines_of(pair[2], indent .. "  ", pair[1] .. " ", out, open)
-  end
+  add_children(children, indent .. "  ", out, open)
   open[module] = nil
   out[#out + 1] = {indent .. "}", with_commas(n)}
 end

@@ -3,6 +3,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local dtypes = require "demilune.dtypes"
+local shown = require "demilune.shown"
 local op, rows = require("demilune.ops.define").family()
 
 -- Options of a tensor like x.
@@ -49,8 +50,9 @@ op.finfo("; dtype?", "a float dtype's numbers: bits, eps, max, min, tiny (smalle
     caller.raise("finfo: dtype is '%s', wanted a float; hint: iinfo", tostring(dtype))
   end
   local digits = math.floor(-math.log(f.eps, 10))
-  return {dtype = dtype, bits = 8 * f.size, eps = f.eps, max = f.max, min = -f.max, tiny = f.tiny,
-    smallest_normal = f.tiny, smallest_subnormal = f.tiny * f.eps, resolution = 10.0 ^ -digits}
+  return shown{dtype = dtype, bits = 8 * f.size, eps = f.eps, max = f.max, min = -f.max,
+    tiny = f.tiny, smallest_normal = f.tiny,
+    smallest_subnormal = f.tiny * f.eps, resolution = 10.0 ^ -digits}
 end)
 op.iinfo("; dtype", "an integer dtype's numbers: bits, max, min", function(dtype)
   local row = dtypes.of[dtype]
@@ -59,7 +61,7 @@ op.iinfo("; dtype", "an integer dtype's numbers: bits, max, min", function(dtype
   end
   local bits, unsigned = 8 * row.size, dtype == "uint8"
   local max = math.maxinteger >> (64 - bits - (unsigned and 1 or 0))
-  return {dtype = dtype, bits = bits, max = max, min = unsigned and 0 or -max - 1}
+  return shown{dtype = dtype, bits = bits, max = max, min = unsigned and 0 or -max - 1}
 end)
 
 return rows

@@ -37,9 +37,8 @@ function Optimizer.extend(name, text)
     bind = bind, class_defaults = defaults,
     bind_group = options.signature(name, "params: parameters, *, param_names?: list, " .. text)}
   class.__index = class
-  return setmetatable(class, {__index = Optimizer, __call = function(_, ...)
-    return Optimizer.new(class, ...)
-  end})
+  return setmetatable(class, {__index = Optimizer, __tostring = options.class_text,
+    __call = function(_, ...) return Optimizer.new(class, ...) end})
 end
 
 -- An array of parameters, and their names where the iterator
