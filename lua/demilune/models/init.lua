@@ -10,6 +10,7 @@
 local caller = require "demilune.caller"
 local late = require "demilune.late"
 local files = require "demilune.io"
+local made = require "demilune.models.made"
 
 local FAMILIES = {
   resnet18 = "resnet", resnet34 = "resnet", resnet50 = "resnet", resnet101 = "resnet",
@@ -35,10 +36,18 @@ local FAMILIES = {
   lstm_lm = "lstm",
 }
 
+-- Notes how a model was made, for dm.save_pretrained.
+local function noted(model, name, opts)
+  made[model] = {model = name, options = next(opts or {}) and opts or nil}
+  return model
+end
+
 -- The same function, which takes the option weights too.
 local function with_weights(name, build)
   return function(opts)
-    if type(opts) ~= "table" or opts.weights == nil then return build(opts) end
+    if type(opts) ~= "table" or opts.weights == nil then
+      return noted(build(opts), name, opts)
+    end
     local own, weights = {}, opts.weights
     for key, value in pairs(opts) do own[key] = value end
     own.weights = nil
@@ -51,7 +60,7 @@ local function with_weights(name, build)
     end
     local model = build(own)
     model:load_state_dict(weights)
-    return model
+    return noted(model, name, own)
   end
 end
 
