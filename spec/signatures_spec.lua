@@ -56,8 +56,9 @@ local LATE = {
   models = "resnet18 vgg16 gpt2 bert vit_b_16 lenet unet lstm_lm mobilenet_v2 efficientnet_b0",
   text = "Windows read_tokens",
 }
-local FUNCTIONS = "Trainer save load tril_indices triu_indices logspace make_grid save_image "
-  .. "read_image decode_image memory_summary progress set_printoptions"
+local FUNCTIONS = "Trainer save load save_pretrained from_pretrained tril_indices triu_indices "
+  .. "logspace make_grid save_image read_image decode_image memory_summary progress "
+  .. "set_printoptions"
 
 -- What has no list of named parameters, and why.
 local FREE = {

@@ -211,8 +211,8 @@ local bind_from = options.signature("from_pretrained", "folder: string, *, model
   .. "strict: boolean = true")
 
 --- Reads a model from a folder that save_pretrained wrote, or one of Hugging Face's of a GPT-2
---- (with its head), a BERT (masked words), a ViT or a ResNet (classes). It evaluates: model:train() is
---- for training it further. Ids of tokens count from 1 here.
+--- (with its head), a BERT (masked words), a ViT or a ResNet (classes). It is in evaluation mode;
+--- model:train() is for training it further. Ids of tokens count from 1 here.
 ---
 ---     local model = dm.from_pretrained "gpt2"          -- a folder in which config.json lies
 ---     local mine = dm.from_pretrained("mine", {model = Net(32)})
