@@ -1,97 +1,97 @@
--- demilune.help: dm.help("conv2d") answers from the op table, or from the ops written in Lua.
+-- dm.help: what a name, a class, an object or a subject means.
 
 local core = require "demilune.core"
+local docs = require "demilune.docs"
 local options = require "demilune.options"
 
 local help = {}
 
-local function signature(row)
-  local args = {}
-  for _, tensor in ipairs(row.tensors) do args[#args + 1] = tensor end
-  local named = {}
-  for _, attr in ipairs(row.attrs) do
-    local kind = attr.choices or attr.kind
-    if attr.required then
-      args[#args + 1] = attr.name
-    elseif attr.default ~= nil then
-      named[#named + 1] = ("%s = %s"):format(attr.name, tostring(attr.default))
-    else
-      named[#named + 1] = ("%s: %s"):format(attr.name, kind)
+local FOUND, WIDTH = 10, 96 -- lines of a search; characters of a line
+
+-- A signature in lines of up to WIDTH characters, parted at commas.
+local function wrapped(signature)
+  local lines, line = {}, ""
+  for part in (signature .. ", "):gmatch "(.-, )" do
+    if #line + #part > WIDTH and line ~= "" then
+      lines[#lines + 1], line = line:gsub(" $", ""), "      "
     end
+    line = line .. part
   end
-  if #named > 0 then args[#args + 1] = "{" .. table.concat(named, ", ") .. "}" end
-  return ("%s(%s)"):format(row.name, table.concat(args, ", "))
-end
-
--- The meaning of autocast's words for the op.
-local POLICY = {
-  lower_precision_fp = "inputs become the region's 16-bit dtype",
-  fp32 = "inputs become float32",
-  fp32_set_opt_dtype = "the result is float32, unless a dtype is given",
-  promote = "inputs that differ become float32",
-  banned = "refused",
-  unlisted = "works on what it is given",
-}
-
-local function policy(word) return ("%s (%s)"):format(word, POLICY[word]) end
-
-local function text_of(row)
-  local lines = {signature(row), "  " .. row.doc}
-  if row.cpu == row.cuda then
-    lines[#lines + 1] = "  autocast: " .. policy(row.cpu)
-  else
-    lines[#lines + 1] = "  autocast on the CPU: " .. policy(row.cpu)
-    lines[#lines + 1] = "  autocast on CUDA: " .. policy(row.cuda)
-  end
-  lines[#lines + 1] = row.differentiable and "  has a gradient" or "  no gradient"
+  lines[#lines + 1] = line:gsub(", $", "")
   return table.concat(lines, "\n")
 end
 
--- Of an op written in Lua: an op of its signature's form.
-local function text_of_own(row)
-  local tensors, rest = row.signature:match "^([^;]*);? ?(.*)$"
-  local args = tensors:gsub("[#?]", "")
-  if not row.as_function then args = args:gsub("^%w+,? ?", "") end -- it stands in front
-  local required, named = {args ~= "" and args or nil}, {}
-  for option in rest:gmatch "[^,]+" do
-    option = option:match "^%s*(.-)$"
-    local list = option:find "[?=]" and named or required
-    list[#list + 1] = option:gsub("[?*]", ""):gsub("%.%.%.", "")
+local function written(entry)
+  local lines = {entry.signature and wrapped(entry.signature)}
+  local margin = entry.signature and "  " or ""
+  for _, line in ipairs(entry.text) do
+    lines[#lines + 1] = line == "" and "" or margin .. line
   end
-  if #named > 0 then required[#required + 1] = "{" .. table.concat(named, ", ") .. "}" end
-  local name = row.fn and row.name or row.name .. "_"
-  if not row.as_function then name = "x:" .. name end
-  local like = row.like and "\n  autocast: as " .. row.like or ""
-  return ("%s(%s)\n  %s%s"):format(name, table.concat(required, ", "), row.doc, like)
+  return table.concat(lines, "\n")
 end
 
---- Prints what an op does ("linalg.inv" or "linalg_inv", or another name of it); without a name,
---- the names of all.
-function help.help(name)
-  local rows, names, ops = {}, {}, require "demilune.ops"
-  for _, row in ipairs(core.ops()) do
-    if not row.hidden then
-      rows[row.name] = row
-      names[#names + 1] = row.name
-    end
-  end
-  for _, row in ipairs(ops.rows) do
-    if not rows[row.name] then
-      rows[row.name] = row
-      names[#names + 1] = row.name
-    end
+local START = [[
+dm.help "conv2d"          an op; also "linalg.inv", "x:sum"
+dm.help "nn.LSTM"         a class or a function; "LSTM" will do
+dm.help(model)            the class of an object
+dm.help "nn"              a module: nn optim amp data models transforms metrics ...
+dm.help "learning rate"   a search
+dm.help "indexing"        a guide: first-script indexing modules data mixed-precision gpu memory
+                          saving trainer nan speed embedding from-torch7]]
+
+-- A tensor: its methods, by their first letters.
+local function of_tensor()
+  local names = {}
+  for name in pairs(core.methods) do
+    if not name:find "_$" and name:sub(1, 1) ~= "_" then names[#names + 1] = name end
   end
   table.sort(names)
-  if type(name) == "string" then name = name:gsub("%.", "_") end
+  local lines, line = {"a tensor; methods (op_ in place):"}, " "
+  for _, name in ipairs(names) do
+    if #line + #name > 76 then
+      lines[#lines + 1], line = line, " "
+    end
+    line = line .. " " .. name
+  end
+  lines[#lines + 1] = line
+  return table.concat(lines, "\n")
+end
+
+-- The lines that a search finds; nil where it finds none.
+local function searched(words)
+  local lines = {}
+  for i, found in ipairs(docs.search(words, FOUND)) do
+    lines[i] = ("  %-28s %s"):format(found[1], found[2]):sub(1, 100)
+  end
+  return #lines > 0 and words .. ":\n" .. table.concat(lines, "\n") or nil
+end
+
+local function nothing(name)
+  local set = {}
+  for _, one in ipairs(docs.names()) do
+    set[one], set[one:match "[^.]*$"] = true, true
+  end
+  local near = options.nearest(name, set)
+  return ("nothing is called '%s'%s"):format(name,
+    near and ("; did you mean '%s'?"):format(near) or "; dm.help() tells how to ask")
+end
+
+--- Prints what a name means: an op ("conv2d"), a class or function ("nn.LSTM"), a module ("nn"),
+--- a guide ("indexing"); what an object is (dm.help(model)); what has to do with some words
+--- ("learning rate"); without an argument, how to ask.
+---@param what? any
+function help.help(what)
   local text
-  if name == nil then
-    text = table.concat(names, " ")
-  elseif rows[name] or rows[ops.aliases[name]] then
-    local row = rows[name] or rows[ops.aliases[name]]
-    text = row.attrs and text_of(row) or text_of_own(row)
+  if what == nil then
+    text = START
+  elseif core.is_tensor(what) then
+    text = of_tensor()
+  elseif type(what) ~= "string" then
+    local entry = docs.of(what)
+    text = entry and written(entry) or "no words for a " .. type(what)
   else
-    local near = options.nearest(name, rows)
-    text = ("no op '%s'%s"):format(name, near and ("; did you mean '%s'?"):format(near) or "")
+    local entry = docs.find(what)
+    text = entry and written(entry) or searched(what) or nothing(what)
   end
   print(text)
 end

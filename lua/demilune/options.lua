@@ -320,16 +320,20 @@ local function parse(list)
   list.n, list.by_name = list.n or #list, by_name
 end
 
-local signatures = {} -- the latest of each name, among the files that are loaded
+local signatures = {} -- name -> a list of those of that name, in the files that are loaded
 
 --- The parameters of a function or class, for completion and help: a list of {name =, kinds =,
 --- required =, default =}; nil where no file that is loaded has a signature of that name.
+--- A class and the call of its objects may share the name: the longest is the class's.
 ---@param name string as messages call it, such as "Linear"
 ---@return table[]?
 function options.parameters(name)
-  local list = signatures[name]
-  if list and not list.by_name then parse(list) end
-  return list
+  local longest
+  for _, list in ipairs(signatures[name] or {}) do
+    if not list.by_name then parse(list) end
+    if not longest or #list > #longest then longest = list end
+  end
+  return longest
 end
 
 --- A class as text, with the arguments of its constructor: "class Linear(in_features, ...)".
@@ -348,7 +352,8 @@ end
 ---@return fun(): table defaults {name = default}, of those that have one
 function options.signature(name, text, op)
   local list = {name = name, text = text, op = op}
-  signatures[name] = list
+  signatures[name] = signatures[name] or {}
+  table.insert(signatures[name], list)
   return function(...)
     if not list.by_name then parse(list) end
     return bind(list, select("#", ...), ...)

@@ -1,0 +1,308 @@
+-- What every public name means, for dm.help, completion and editors: from the op table, from the
+-- signatures, and from the comments of this library's sources.
+
+local core = require "demilune.core"
+local late = require "demilune.late"
+local options = require "demilune.options"
+local source = require "demilune.docs.source"
+local texts = require "demilune.docs.texts"
+
+local docs = {}
+
+local MODULES = {"nn", "nn.functional", "nn.utils", "nn.init", "optim", "optim.lr_scheduler",
+  "optim.swa_utils", "amp", "autograd", "data", "datasets", "transforms", "models", "metrics",
+  "text", "cuda", "linalg", "fft", "special", "signal", "distributions",
+  "func", "profiler", "vision"}
+
+-- ---- ops ----
+
+-- The meaning of autocast's words for the op.
+local POLICY = {
+  lower_precision_fp = "inputs become the region's 16-bit dtype",
+  fp32 = "inputs become float32",
+  fp32_set_opt_dtype = "the result is float32, unless a dtype is given",
+  promote = "inputs that differ become float32",
+  banned = "refused",
+  unlisted = "works on what it is given",
+}
+
+local function policy(word) return ("%s (%s)"):format(word, POLICY[word]) end
+
+-- "conv2d(x, weight, bias?, {stride = 1, ...})"
+local function op_signature(row)
+  local args, named = {}, {}
+  for _, tensor in ipairs(row.tensors) do args[#args + 1] = tensor end
+  for _, attr in ipairs(row.attrs) do
+    if attr.required then
+      args[#args + 1] = attr.name
+    elseif attr.default ~= nil then
+      named[#named + 1] = ("%s = %s"):format(attr.name, tostring(attr.default))
+    else
+      named[#named + 1] = ("%s: %s"):format(attr.name, attr.choices or attr.kind)
+    end
+  end
+  if #named > 0 then args[#args + 1] = "{" .. table.concat(named, ", ") .. "}" end
+  return ("%s(%s)"):format(row.name, table.concat(args, ", "))
+end
+
+local function of_c_op(row)
+  local text = {row.doc}
+  if row.cpu == row.cuda then
+    text[2] = "autocast: " .. policy(row.cpu)
+  else
+    text[2] = "autocast on the CPU: " .. policy(row.cpu)
+    text[3] = "autocast on CUDA: " .. policy(row.cuda)
+  end
+  text[#text + 1] = row.differentiable and "has a gradient" or "no gradient"
+  return {name = row.name, kind = "op", signature = op_signature(row), text = text}
+end
+
+-- An op written in Lua: its signature in the form of the others.
+local function of_lua_op(row)
+  local tensors, rest = row.signature:match "^([^;]*);? ?(.*)$"
+  local args = tensors:gsub("[#?]", "")
+  if not row.as_function then args = args:gsub("^%w+,? ?", "") end -- it stands in front
+  local required, named = {args ~= "" and args or nil}, {}
+  for option in rest:gmatch "[^,]+" do
+    option = option:match "^%s*(.-)$"
+    local list = option:find "[?=]" and named or required
+    list[#list + 1] = option:gsub("[?*]", ""):gsub("%.%.%.", "")
+  end
+  if #named > 0 then required[#required + 1] = "{" .. table.concat(named, ", ") .. "}" end
+  local name = row.fn and row.name or row.name .. "_"
+  if not row.as_function then name = "x:" .. name end
+  return {name = row.name, kind = "op",
+    signature = ("%s(%s)"):format(name, table.concat(required, ", ")),
+    text = {row.doc, row.like and "autocast: as " .. row.like or nil}}
+end
+
+-- {[name] = entry} of all ops, and {[other name] = name}.
+local ops, aliases
+local function all_ops()
+  if ops then return ops, aliases end
+  local own = require "demilune.ops"
+  ops, aliases = {}, own.aliases
+  for _, row in ipairs(core.ops()) do
+    if not row.hidden then ops[row.name] = of_c_op(row) end
+  end
+  for _, row in ipairs(own.rows) do
+    if not ops[row.name] then ops[row.name] = of_lua_op(row) end
+  end
+  return ops, aliases
+end
+
+-- ---- classes, functions, modules ----
+
+-- Where a function is written; nil for those that these two files make of others.
+local function path_of(fn)
+  local info = type(fn) == "function" and debug.getinfo(fn, "S")
+  local path = info and info.source:match "^@(.*)$"
+  if path and not path:find "demilune/options%.lua$" and not path:find "demilune/caller%.lua$" then
+    return path, info.linedefined
+  end
+end
+
+-- The file of a class: that of its init, else of its forward or of any method of its own.
+local function place_of(class)
+  for _, name in ipairs{"init", "forward", "new", "update"} do
+    local path = path_of(rawget(class, name))
+    if path then return path end
+  end
+  for _, value in next, class do
+    local path = path_of(value)
+    if path and not path:find "nn/module%.lua$" then return path end -- inherited by a copy
+  end
+end
+
+-- "LeakyReLU" -> "leaky_relu", "LogSoftmax" -> "log_softmax".
+local function snake(name)
+  return (name:gsub("ReLU", "Relu"):gsub("(%l)(%u)", "%1_%2"):lower())
+end
+
+-- A class that its file makes by a row of a table has the documentation of the op that it calls.
+local function of_op_called(class)
+  local list = options.parameters(class)
+  local entry = list and list.op and all_ops()[list.op] or all_ops()[snake(class)]
+  return entry and entry.text
+end
+
+local function of_class(name, class)
+  local short = rawget(class, "class")
+  local path = place_of(class)
+  local text = path and (source.at_text(path, (':extend "%s"'):format(short))
+    or source.at_text(path, ('.extend("%s"'):format(short))
+    or source.at_text(path, ("function %s:init("):format(short))
+    or source.at_text(path, ('("%s",'):format(short)))
+  local forward = path and source.at_text(path, ("function %s:forward("):format(short))
+  local lines = {texts[name]}
+  text = text or of_op_called(short) or not (forward or texts[name]) and path
+    and source.head(path)
+  for _, part in ipairs{text or {}, forward or {}} do
+    table.move(part, 1, #part, #lines + 1, lines)
+  end
+  local signature = options.class_text(class):gsub("^class %w+", name)
+  return {name = name, kind = "class", signature = signature, text = lines, path = path}
+end
+
+local function of_function(name, fn)
+  local path, line = path_of(fn)
+  local short = name:match "[%w_]+$"
+  local list = options.parameters(short)
+  local signature = list and options.class_text{class = short}:gsub("^class [%w_]+", name)
+    or name .. "(...)"
+  return {name = name, kind = "function", signature = signature,
+    text = texts[name] and {texts[name]} or path and source.above(path, line) or {}, path = path,
+    line = line}
+end
+
+-- A module: what its file says of itself, and its names.
+local function of_module(name, module)
+  local path = package.searchpath("demilune." .. name, package.path)
+  local names = {}
+  for key in pairs(late.names(module)) do
+    if type(key) == "string" and key:sub(1, 1) ~= "_" then names[#names + 1] = key end
+  end
+  table.sort(names)
+  local text = path and source.head(path) or {}
+  if #text > 0 then text[#text + 1] = "" end
+  local line = " "
+  for i, key in ipairs(names) do
+    if #line + #key > 76 then
+      text[#text + 1], line = line, " "
+    end
+    line = line .. " " .. key
+    if i == #names then text[#text + 1] = line end
+  end
+  return {name = name, kind = "module", signature = "dm." .. name, text = text, path = path}
+end
+
+-- The entry of a value under that name; nil for values that need no words.
+local function of_value(name, value)
+  if type(value) == "function" then return of_function(name, value) end
+  if type(value) ~= "table" then return nil end
+  if rawget(value, "class") then return of_class(name, value) end
+  return of_module(name, value)
+end
+
+-- ---- guides ----
+
+local GUIDES = "guides/"
+
+-- The text of a guide of that name, without its marks of Markdown at the head of lines.
+local function guide(name)
+  if not name:find "^[%w-]+$" then return nil end
+  local here = debug.getinfo(1, "S").source:match "^@(.*)docs/init%.lua$"
+  local file = here and io.open(here .. GUIDES .. name .. ".md")
+  if not file then return nil end
+  local text = {}
+  for line in file:lines() do text[#text + 1] = line end
+  file:close()
+  return {name = name, kind = "guide", signature = nil, text = text}
+end
+
+-- ---- finding ----
+
+-- dm's value at "nn.utils.clip_grad_norm_", read part by part.
+local function value_at(name)
+  local value = require "demilune"
+  for part in name:gmatch "[^.]+" do
+    if type(value) ~= "table" then return nil end
+    local fine, next_value = pcall(function() return value[part] end)
+    value = fine and next_value or nil
+  end
+  return value
+end
+
+--- The entry of a name: {name =, kind = "op"|"class"|"function"|"module"|"guide", signature =,
+--- text = a list of lines}; nil where there is none. "LSTM" finds nn.LSTM, "linalg.inv" the op
+--- linalg_inv, "conv2d" the op, "indexing" the guide.
+---@param name string
+---@return table?
+function docs.find(name)
+  name = name:gsub("^dm%.", ""):gsub("^x:", "")
+  local all, other = all_ops()
+  local op = name:gsub("^nn%.functional%.", ""):gsub("%.", "_")
+  if all[op] or other[op] then return all[op] or all[other[op]] end
+  if all[op:gsub("_$", "")] then return all[op:gsub("_$", "")] end -- in place
+  local own = value_at(name)
+  if own ~= nil then
+    local entry = of_value(name, own)
+    if entry then return entry end
+  end
+  for _, module in ipairs(MODULES) do
+    local value = not name:find "%." and value_at(module .. "." .. name)
+    if value then return of_value(module .. "." .. name, value) end
+  end
+  local class, method = name:match "^(.*)[.:]([%w_]+)$"
+  local holder = class and value_at(class)
+  if holder and rawget(holder, "class") then return of_value(name, holder[method]) end
+  return guide(name)
+end
+
+--- The entry of a value: a class, an object of one, a function of this library, a tensor.
+---@param value any
+---@return table?
+function docs.of(value)
+  if type(value) == "table" then
+    local class = rawget(value, "class") and value or getmetatable(value)
+    local name = type(class) == "table" and rawget(class, "class")
+    if name then return docs.find(name) or of_class(name, class) end
+    local made_by = class and rawget(class, "__name") -- "demilune.GradScaler", made by a function
+    if made_by then return docs.find(made_by:match "[^.]*$") end
+  end
+  for _, module in ipairs{"", table.unpack(MODULES)} do
+    local holder = module == "" and require "demilune" or value_at(module)
+    for name in pairs(late.names(holder)) do
+      if rawequal(rawget(holder, name), value) then
+        return docs.find(module == "" and name or module .. "." .. name)
+      end
+    end
+  end
+end
+
+--- Every public name with its module, such as "nn.LSTM" and "conv2d", in order.
+---@return string[]
+function docs.names()
+  local list = {}
+  for name in pairs((all_ops())) do list[#list + 1] = name end
+  for _, module in ipairs(MODULES) do
+    for name in pairs(late.names(value_at(module))) do
+      local op = rawget(all_ops(), name) or rawget(all_ops(), module .. "_" .. name)
+      if type(name) == "string" and name:sub(1, 1) ~= "_" and not op then
+        list[#list + 1] = module .. "." .. name
+      end
+    end
+  end
+  table.sort(list)
+  return list
+end
+
+--- The names whose name or text has all the words, best first: {name, first line} each.
+---@param words string
+---@param most integer
+---@return table[]
+function docs.search(words, most)
+  local found = {}
+  local function score(entry, name)
+    local text, points = table.concat(entry.text, " "):lower(), 0
+    for word in words:lower():gmatch "[%w_]+" do
+      if name:lower():find(word, 1, true) then points = points + 3
+      elseif text:find(word, 1, true) then points = points + 1
+      else return 0 end
+    end
+    local whole = text:find(words:lower(), 1, true)
+    return points + (whole and 3 - math.min(2, whole / 100) or 0)
+  end
+  for _, name in ipairs(docs.names()) do
+    local entry = all_ops()[name] or docs.find(name)
+    local points = entry and score(entry, name) or 0
+    if points > 0 then found[#found + 1] = {name, entry.text[1] or entry.signature, points} end
+  end
+  table.sort(found, function(a, b)
+    if a[3] ~= b[3] then return a[3] > b[3] end
+    return a[1] < b[1]
+  end)
+  return table.move(found, 1, math.min(most, #found), 1, {})
+end
+
+return docs

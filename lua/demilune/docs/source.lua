@@ -1,0 +1,107 @@
+-- Comments of this library's own sources, which are installed with it: they are its documentation,
+-- read when it is asked for.
+
+local source = {}
+
+local files = {} -- path -> its lines, or false where it cannot be read
+
+-- The lines of a file.
+local function lines_of(path)
+  if files[path] == nil then
+    local file = io.open(path)
+    local lines = file and {} or false
+    if file then
+      for line in file:lines() do lines[#lines + 1] = line end
+      file:close()
+    end
+    files[path] = lines
+  end
+  return files[path]
+end
+
+-- A comment's text without its dashes; nil for other lines.
+local function comment(line) return line and line:match "^%s*%-%-%-?@?%s?(.*)$" end
+
+-- The lines of a comment, with LuaLS's tags in words.
+local function in_words(raw)
+  local tag, rest = raw:match "^%s*%-%-%-@(%a+)%s*(.*)$"
+  if not tag then return comment(raw) end
+  if tag == "param" then
+    local name, kind, text = rest:match "^([%w_?.]+)%s+(%S+)%s*(.*)$"
+    return name and ("  %-14s %s  %s"):format(name, kind, text):gsub("%s+$", "") or nil
+  end
+  if tag == "return" then return "  returns        " .. rest end
+  if tag == "overload" then return "  or             " .. rest end
+end
+
+-- The comment that ends at line `last`, from its first line on; nil where that is none.
+local function block(lines, last)
+  local first = last
+  while first >= 1 and comment(lines[first]) and not lines[first]:find "^%s*%-%- %-%-%-%-" do
+    first = first - 1
+  end
+  local text = {}
+  for i = first + 1, last do text[#text + 1] = in_words(lines[i]) end
+  return #text > 0 and text or nil
+end
+
+-- The first line of the piece of code without blank lines that line i is in.
+local function start_of(lines, i)
+  while i > 1 and lines[i - 1]:find "%S" do i = i - 1 end
+  return i
+end
+
+--- The comment above a line of a file, as a list of lines. A signature that is bound between the
+--- comment and the line belongs to both: `local bind = options.signature(...)`.
+---@param path string
+---@param line integer
+---@return string[]?
+function source.above(path, line)
+  local lines = lines_of(path)
+  if not lines then return nil end
+  local found = block(lines, line - 1)
+  if found then return found end
+  local at = line
+  for _ = 1, 3 do
+    local first = start_of(lines, at)
+    -- a comment at the head of this piece, with the signature between
+    local head = first
+    while comment(lines[head]) do head = head + 1 end
+    if head > first and head < line and (lines[head] or ""):find "^%s*local bind" then
+      return block(lines, head - 1)
+    end
+    if first > 1 and lines[first]:find "^%s*local bind" or at == line and first == line then
+      at = first - 1
+      while at > 1 and not lines[at]:find "%S" do at = at - 1 end
+      if comment(lines[at]) then return block(lines, at) end
+      if not start_of(lines, at) then return nil end
+      local above = start_of(lines, at)
+      if not (lines[above]:find "^%s*local bind" or comment(lines[above])) then return nil end
+    else
+      return nil
+    end
+  end
+end
+
+--- The comment at the head of a file, up to the first other line.
+---@param path string
+---@return string[]?
+function source.head(path)
+  local lines = lines_of(path)
+  if not lines then return nil end
+  local last = 0
+  while comment(lines[last + 1]) do last = last + 1 end
+  return last > 0 and block(lines, last) or nil
+end
+
+--- The first line of a file that has the plain text, and the comment above it.
+---@param path string
+---@param text string
+---@return string[]?
+function source.at_text(path, text)
+  for i, line in ipairs(lines_of(path) or {}) do
+    if line:find(text, 1, true) then return source.above(path, i) end
+  end
+end
+
+return source

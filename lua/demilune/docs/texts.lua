@@ -1,0 +1,142 @@
+-- A line of documentation for names that a loop makes, so that no comment stands above each.
+
+local texts = {
+  ["amp.cast_count"] = "the number of casts that autocast made so far in this thread",
+  ["amp.clear_autocast_cache"] = "forgets the weights' 16-bit copies of the regions around",
+  ["amp.get_autocast_dtype"] = "the 16-bit dtype of autocast for a device type (\"cpu\")",
+  ["amp.is_autocast_cache_enabled"] = "whether a weight is cast once for a region",
+  ["amp.is_autocast_enabled"] = "whether autocast is on for a device type",
+  ["amp.set_autocast_cache_enabled"] = "whether a weight is to be cast once for a region",
+  ["amp.set_autocast_dtype"] = "sets the 16-bit dtype of autocast for a device type",
+  ["amp.set_autocast_enabled"] = "switches autocast on or off for a device type, without a region",
+  ["autograd.is_anomaly_check_nan_enabled"] = "whether a backward pass stops at the first NaN",
+  ["autograd.is_anomaly_enabled"] = "whether anomaly detection is on",
+  ["cuda.Stream"] = "a stream of a GPU: work on it runs in order, beside other streams' work",
+  ["cuda.current_stream"] = "the stream that ops of a device are put on",
+  ["cuda.default_stream"] = "the stream that a device has at first",
+  ["cuda.empty_cache"] = "gives memory that no tensor uses back to the GPU",
+  ["cuda.get_device_properties"] = "{name, total_memory, free_memory (bytes), major, minor, "
+    .. "multi_processor_count} of a GPU",
+  ["cuda.manual_seed"] = "seeds the generator of the current GPU",
+  ["cuda.manual_seed_all"] = "seeds the generators of all GPUs",
+  ["cuda.max_memory_allocated"] = "the most bytes that tensors of a GPU used at once",
+  ["cuda.max_memory_reserved"] = "the most bytes that were taken from a GPU at once",
+  ["cuda.memory_allocated"] = "bytes that tensors of a GPU use",
+  ["cuda.memory_reserved"] = "bytes that are taken from a GPU, used or kept for later",
+  ["cuda.memory_stats"] = "all counts of a GPU's allocator, by PyTorch's names",
+  ["cuda.reset_accumulated_memory_stats"] = "sets the sums of memory_stats to 0",
+  ["cuda.reset_peak_memory_stats"] = "sets the peaks of memory_stats to what is in use",
+  ["cuda.stream"] = "a block whose ops are put on a stream: local _ <close> = dm.cuda.stream(s)",
+  ["func.jacfwd"] = "jacfwd(f) gives a function of f's Jacobian, a pass for each element of the "
+    .. "argument",
+  ["func.jacrev"] = "jacrev(f) gives a function of f's Jacobian, a backward pass for each "
+    .. "element of f's result",
+  ["metrics.AUROC"] = "area under the ROC curve of two classes",
+  ["metrics.Accuracy"] = "share of samples whose class is among the top_k scores (N, C)",
+  ["metrics.ConfusionMatrix"] = "counts (num_classes, num_classes): rows are labels, columns "
+    .. "predictions; it prints as a table",
+  ["metrics.F1Score"] = "harmonic mean of precision and recall, over classes",
+  ["metrics.Mean"] = "mean of numbers, each with its weight",
+  ["metrics.Perplexity"] = "exp of the mean negative log likelihood of scores (..., C)",
+  ["metrics.Precision"] = "share of right ones among the predictions of a class",
+  ["metrics.Recall"] = "share of a class' samples that are predicted as it",
+  ["models.alexnet"] = "AlexNet (A. Krizhevsky 2014): images (N, 3, 224, 224) -> (N, num_classes)",
+  ["models.bert"] = "BERT with its masked-word head (J. Devlin et al. 2018): ids (B, T) -> scores "
+    .. "(B, T, vocab_size); ids count from 1",
+  ["models.gpt2"] = "GPT-2 (A. Radford et al. 2019): ids (B, T) -> scores of the next token (B, T, "
+    .. "vocab_size); ids count from 1; model:generate(ids, n)",
+  ["models.lenet"] = "LeNet-5 (Y. LeCun et al. 1998): images (N, 1, 28, 28) -> (N, num_classes)",
+  ["models.lstm_lm"] = "an LSTM that predicts the next token: ids (B, T) -> scores (B, T, "
+    .. "vocab_size), state",
+  ["models.mobilenet_v2"] = "MobileNetV2 (M. Sandler et al. 2018): images (N, 3, H, W) -> (N, "
+    .. "num_classes)",
+  ["models.unet"] = "U-Net (O. Ronneberger et al. 2015): images (N, in_channels, H, W) -> "
+    .. "scores of "
+    .. "each pixel (N, num_classes, H, W)",
+  ["nn.functional.lp_pool1d"] = "(sum of x^p)^(1/p) over windows of a length",
+  ["nn.functional.lp_pool2d"] = "(sum of x^p)^(1/p) over windows of an image",
+  ["nn.functional.lp_pool3d"] = "(sum of x^p)^(1/p) over windows of a volume",
+  ["nn.functional.upsample"] = "another name of interpolate",
+  ["nn.functional.upsample_bilinear"] = "interpolate with mode = \"bilinear\", align_corners = "
+    .. "true",
+  ["nn.functional.upsample_nearest"] = "interpolate with mode = \"nearest\"",
+  ["nn.init.constant_"] = "fills a tensor with a number",
+  ["nn.init.dirac_"] = "fills a convolution's weight so that it passes its input on",
+  ["nn.init.eye_"] = "fills a matrix with the identity",
+  ["nn.init.kaiming_normal_"] = "normal numbers of deviation gain / sqrt(fan): K. He et al. 2015",
+  ["nn.init.kaiming_uniform_"] = "uniform numbers of deviation gain / sqrt(fan): K. He et al. 2015",
+  ["nn.init.normal_"] = "fills a tensor with normal numbers",
+  ["nn.init.ones_"] = "fills a tensor with ones",
+  ["nn.init.orthogonal_"] = "a matrix whose rows or columns are orthonormal, times gain: A. "
+    .. "Saxe et "
+    .. "al. 2014",
+  ["nn.init.sparse_"] = "normal numbers, of which a share of each column is 0: J. Martens 2010",
+  ["nn.init.trunc_normal_"] = "normal numbers drawn again until they are between a and b",
+  ["nn.init.uniform_"] = "fills a tensor with uniform numbers from a to b",
+  ["nn.init.xavier_normal_"] = "normal numbers of deviation gain sqrt(2 / (fan_in + fan_out)): X. "
+    .. "Glorot, Y. Bengio 2010",
+  ["nn.init.xavier_uniform_"] = "uniform numbers of deviation gain sqrt(2 / (fan_in + "
+    .. "fan_out)): X. "
+    .. "Glorot, Y. Bengio 2010",
+  ["nn.init.zeros_"] = "fills a tensor with zeros",
+  ["nn.GRU"] = "x (T, B, input_size), or (B, T, input_size) with batch_first, h? -> y (T, B, D "
+    .. "hidden_size), h; D = 2 where bidirectional (K. Cho et al. 2014)",
+  ["nn.GRUCell"] = "one step: x (B, input_size), h? (B, hidden_size) -> h",
+  ["nn.LSTM"] = "x (T, B, input_size), or (B, T, input_size) with batch_first, {h, c}? -> y (T, "
+    .. "B, D "
+    .. "hidden_size), {h, c}; D = 2 where bidirectional (S. Hochreiter, J. Schmidhuber 1997)",
+  ["nn.LSTMCell"] = "one step: x (B, input_size), {h, c}? (B, hidden_size) each -> h, c",
+  ["nn.RNN"] = "x (T, B, input_size), or (B, T, input_size) with batch_first, h? -> y (T, B, D "
+    .. "hidden_size), h; D = 2 where bidirectional (J. Elman 1990)",
+  ["nn.RNNCell"] = "one step: x (B, input_size), h? (B, hidden_size) -> h",
+  ["optim.lr_scheduler.ConstantLR"] = "the rate times factor for total_iters steps, then the rate",
+  ["optim.lr_scheduler.CosineAnnealingLR"] = "half a cosine from the rate to eta_min in T_max "
+    .. "steps",
+  ["optim.lr_scheduler.CosineAnnealingWarmRestarts"] = "cosines from the rate to eta_min, each "
+    .. "T_mult "
+    .. "times as long as the one before (I. Loshchilov, F. Hutter 2017)",
+  ["optim.lr_scheduler.CyclicLR"] = "up and down between base_lr and max_lr (L. Smith 2017)",
+  ["optim.lr_scheduler.ExponentialLR"] = "the rate times gamma at each step",
+  ["optim.lr_scheduler.LambdaLR"] = "the rate times lr_lambda(step)",
+  ["optim.lr_scheduler.LinearLR"] = "a straight line from start_factor to end_factor of the "
+    .. "rate in "
+    .. "total_iters steps; a warm-up",
+  ["optim.lr_scheduler.MultiStepLR"] = "the rate times gamma at each of the milestones",
+  ["optim.lr_scheduler.MultiplicativeLR"] = "the last rate times lr_lambda(step)",
+  ["optim.lr_scheduler.OneCycleLR"] = "up to max_lr and down far below (L. Smith, N. Topin 2018)",
+  ["optim.lr_scheduler.PolynomialLR"] = "the rate times (1 - step / total_iters)^power",
+  ["optim.lr_scheduler.StepLR"] = "the rate times gamma every step_size steps",
+  ["special.expit"] = "the sigmoid",
+  ["special.gammainc_"] = "igamma in place", ["special.gammaincc_"] = "igammac in place",
+  ["special.gammaln"] = "log of the absolute value of the gamma function",
+  ["special.modified_bessel_i0"] = "modified Bessel function of the first kind, of order 0",
+  ["special.modified_bessel_i1"] = "modified Bessel function of the first kind, of order 1",
+  ["special.multigammaln"] = "log of the multivariate gamma function of p dims",
+  ["special.psi"] = "the digamma function",
+  ["transforms.is_callable"] = "whether a value can be called",
+  ["vision.complete_box_iou_loss"] = "1 - complete_box_iou of pairs of boxes (N, 4)",
+  ["vision.distance_box_iou_loss"] = "1 - distance_box_iou of pairs of boxes (N, 4)",
+  ["vision.generalized_box_iou_loss"] = "1 - generalized_box_iou of pairs of boxes (N, 4)",
+}
+
+-- Families of models by the beginning of their names.
+local FAMILIES = {
+  {"^convnext_", "ConvNeXt (Z. Liu et al. 2022)"},
+  {"^densenet", "DenseNet (G. Huang et al. 2017)"},
+  {"^efficientnet_", "EfficientNet (M. Tan, Q. Le 2019)"},
+  {"^resnet", "ResNet (K. He et al. 2015)"},
+  {"^resnext", "ResNeXt (S. Xie et al. 2017)"},
+  {"^wide_resnet", "wide ResNet (S. Zagoruyko, N. Komodakis 2016)"},
+  {"^swin_", "Swin transformer (Z. Liu et al. 2021)"},
+  {"^vgg", "VGG (K. Simonyan, A. Zisserman 2014)"},
+  {"^vit_", "vision transformer (A. Dosovitskiy et al. 2020)"},
+}
+
+return setmetatable(texts, {__index = function(_, name)
+  local model = type(name) == "string" and name:match "^models%.(.*)$"
+  for _, family in ipairs(model and FAMILIES or {}) do
+    if model:find(family[1]) then
+      return family[2] .. ", torchvision's names: images (N, 3, H, W) -> (N, num_classes)"
+    end
+  end
+end})

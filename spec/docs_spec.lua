@@ -1,0 +1,83 @@
+-- dm.help and the documentation behind it (lua/demilune/docs): every public name has words.
+local dm = require "demilune"
+local docs = require "demilune.docs"
+
+-- Runs f and gives what it printed.
+local function printed(f)
+  local lines, old = {}, print
+  rawset(_G, "print", function(...)
+    for i = 1, select("#", ...) do lines[#lines + 1] = tostring((select(i, ...))) end
+  end)
+  local fine, why = pcall(f)
+  rawset(_G, "print", old)
+  if not fine then error(why, 0) end
+  return table.concat(lines, "\n")
+end
+local function help(what) return printed(function() dm.help(what) end) end
+
+describe("documentation", function()
+  it("has an entry with a signature and a text for each public name", function()
+    local count, mute = 0, {}
+    for _, name in ipairs(docs.names()) do
+      count = count + 1
+      local entry = docs.find(name)
+      if not (entry and entry.signature and entry.text[1] and #entry.text[1] > 1) then
+        mute[#mute + 1] = name
+      end
+    end
+    assert.is_true(count > 950, count)
+    assert.equal("", table.concat(mute, " "))
+  end)
+
+  it("has a line for no name that is gone", function()
+    for name in next, require "demilune.docs.texts" do
+      local value = dm
+      for part in name:gmatch "[^.]+" do value = value[part] end
+      assert.is_not_nil(value, name)
+    end
+  end)
+
+  it("tells ops, in C and in Lua, by any of their names", function()
+    assert.matches("^conv2d%(x, weight, bias%?, {stride = 1.*2%-d convolution", help "conv2d")
+    assert.matches("autocast: lower_precision_fp", help "conv2d")
+    for _, name in ipairs{"linalg.inv", "linalg_inv", "dm.linalg.inv"} do
+      assert.matches("inverses of square matrices", help(name))
+    end
+    assert.matches("^relu%(x%)", help "nn.functional.relu")
+    assert.matches("^relu%(x%)", help "relu_")
+    assert.matches("^diag_embed%(", help "diag_embed")
+  end)
+
+  it("tells classes, with or without their module, and of objects", function()
+    local text = help "nn.Linear"
+    assert.matches("^nn.Linear%(in_features, out_features, bias = true", text)
+    assert.matches("x %(%.%.%., I%) %-> y", text)
+    assert.equal(text, help "Linear")
+    assert.equal(text, help(dm.nn.Linear))
+    assert.equal(text, help(dm.nn.Linear(2, 3)))
+    assert.matches("^nn.LSTM%(input_size, hidden_size, num_layers = 1", help "LSTM")
+    assert.matches("S. Hochreiter", help "LSTM")
+    assert.matches("^nn.MultiheadAttention%(embed_dim, num_heads", help "MultiheadAttention")
+    assert.matches("every step_size steps", help "StepLR")
+    assert.matches("^optim.AdamW%(params", help "AdamW")
+    assert.matches("^amp.GradScaler%(", help(dm.amp.GradScaler{device = "cpu"}))
+    assert.matches("max%(x, 0%)", help "ReLU")
+  end)
+
+  it("tells functions by the comment above them, with their arguments", function()
+    assert.matches("common norm is at most max_norm", help "nn.utils.clip_grad_norm_")
+    assert.matches("^save%(path, tree%)", help(dm.save))
+    assert.matches("folder +string.*returns +table%? model", help "from_pretrained")
+    for line in help("Trainer"):gmatch "[^\n]+" do assert.is_true(#line <= 110, line) end
+  end)
+
+  it("tells modules, searches, and says what is near", function()
+    assert.matches("^dm.optim\n.*AdamW.*LBFGS", help "optim")
+    assert.matches("learning rate:\n.*optim.lr_scheduler", help "learning rate")
+    assert.matches("nothing is called 'nn.Liner'; did you mean 'nn.Linear'%?", help "nn.Liner")
+    assert.matches("nothing is called 'xyzzy'; dm.help%(%) tells", help "xyzzy")
+    assert.matches('dm.help "learning rate"', help())
+    assert.matches("^a tensor; methods.* matmul", help(dm.ones(1)))
+    assert.matches("no words for a boolean", help(true))
+  end)
+end)
