@@ -149,6 +149,17 @@ describe("optim", function()
     assert.equal(4, scaler:get_scale())
   end)
 
+  it("a module does not stand for its parameters", function()
+    local layer = dm.nn.Linear(2, 2)
+    local opt = optim.SGD(layer:parameters())
+    for _, given in ipairs{layer, dm.nn.Sequential{layer}, {layer}} do
+      assert.refuses("SGD: wanted parameters, got a %a+; hint: module:parameters%(%)",
+        function() return optim.SGD(given, {lr = 0.1}), nil end)
+    end
+    assert.refuses("got a Linear", function() opt:add_param_group(layer) end)
+    assert.equal(1, #opt.param_groups)
+  end)
+
   it("Muon takes matrices only, and leaves the optimizer as it was", function()
     local w, b = dm.ones(2, 2, {requires_grad = true}), dm.ones(2, {requires_grad = true})
     assert.error_matches(function() optim.Muon{w, b} end, "parameter 2 .* wanted a matrix")

@@ -51,6 +51,14 @@ local function listed(params)
   return list, names
 end
 
+-- Raises where a module stands for its parameters.
+local function refuse_module(class, given)
+  if type(given) == "table" and type(given.parameters) == "function" then
+    caller.raise("%s: wanted parameters, got a %s; hint: module:parameters()", class.class,
+      given.class)
+  end
+end
+
 -- params: an array of parameters or of groups, or model:named_parameters().
 function Optimizer.new(class, ...)
   local self = setmetatable({state = {}, param_groups = {}}, class)
@@ -61,6 +69,7 @@ function Optimizer.new(class, ...)
   if core.is_tensor(params) then
     caller.raise("%s: wanted an array of parameters or groups, got one tensor", class.class)
   end
+  refuse_module(class, params)
   if #params == 0 then caller.raise("%s: the array of parameters is empty", class.class) end
   if type(params[1]) ~= "table" then params = {{params = params, param_names = names}} end
   for _, group in ipairs(params) do self:add_param_group(group) end
@@ -70,6 +79,7 @@ end
 -- group: {params = {...}, lr = , ...}; what it does not name is the default.
 -- params may be module:named_parameters(); the names go into param_names.
 function Optimizer:add_param_group(group)
+  refuse_module(self, group)
   if type(group) ~= "table" or group.params == nil then
     caller.raise("%s: a group without params", self.class)
   end
