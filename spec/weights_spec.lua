@@ -47,6 +47,20 @@ describe("weights = file", function()
     assert.matches("weights: .*No such file", message{weights = folder.path "nowhere"})
   end)
 
+  it("gives the names that differ in one order, whatever the table's is", function()
+    local model = dm.nn.Sequential()
+    for i = 1, 12 do model[i] = dm.nn.Linear(1, 1) end
+    local missing, given, unexpected = {}, {}, {}
+    for i = 0, 11 do
+      missing[2 * i + 1], missing[2 * i + 2] = i .. ".weight", i .. ".bias"
+      given[("x%02d"):format(i)] = dm.ones(1)
+      unexpected[i + 1] = ("x%02d"):format(i)
+    end
+    local keys = model:load_state_dict(given, {strict = false})
+    assert.same(missing, {table.unpack(keys.missing_keys)})
+    assert.same(unexpected, {table.unpack(keys.unexpected_keys)})
+  end)
+
   it("takes states from before batches were counted", function()
     local bn = dm.nn.BatchNorm2d(2)
     local state = bn:state_dict()

@@ -515,7 +515,7 @@ local bind_load = options.signature("load_state_dict",
 --- error unless strict is false; a shape that differs always is. Nothing is copied after
 --- an error.
 ---@overload fun(self, state_dict: table<string, userdata>, strict?: boolean): table
----@return table keys {missing_keys =, unexpected_keys =}
+---@return table keys {missing_keys =, unexpected_keys =}, those in the module's order, these sorted
 function Module:load_state_dict(...)
   local o = bind_load(...)
   local state, strict = {}, o.strict
@@ -527,9 +527,9 @@ function Module:load_state_dict(...)
   for prefix, module in self:named_modules() do
     if rawget(module, "_later") then missing[#missing + 1] = join(prefix, "weight") end
   end
-  local own = saved_tensors(self)
-  for name, t in pairs(own) do
-    local given = state[name]
+  local own, names = saved_tensors(self)
+  for _, name in ipairs(names) do
+    local t, given = own[name], state[name]
     if given == nil then
       -- PyTorch counts batches since 0.4.1, and takes older states as they are
       if not name:find "num_batches_tracked$" then missing[#missing + 1] = name end
@@ -541,6 +541,7 @@ function Module:load_state_dict(...)
   for name in pairs(state) do
     if own[name] == nil then unexpected[#unexpected + 1] = tostring(name) end
   end
+  table.sort(unexpected)
   local faults = list("shapes differ", shapes)
   if strict then
     table.move(list("missing", missing), 1, 1, #faults + 1, faults)
