@@ -154,6 +154,7 @@ describe("what is printed", function()
       true)
     assert.matches("scale = 8.0", tostring(dm.amp.GradScaler{init_scale = 8.0,
       device = "cpu"}:state_dict()), 1, true)
+    assert.matches("skipped = 0", tostring(dm.amp.GradScaler{device = "cpu"}:stats()), 1, true)
     assert.matches("variant = \"", tostring(dm.cpu_info()), 1, true)
     assert.matches("\n  matmul = \"lower_precision_fp\"", tostring(dm.amp.op_table "cpu"), 1, true)
     assert.matches("\n  abs  |x|\n", tostring(dm.ops()), 1, true)

@@ -443,7 +443,7 @@ function GradScaler:stats()
     stats.last_skip = {step = skip.step, first_step = skip.first_step, optimizer = optimizer,
       group = group, parameter = i, name = name, shape = p and p.shape, count = skip.count}
   end
-  return stats
+  return shown(stats)
 end
 
 --- Whether the scaler scales; a disabled one passes losses and steps through.
