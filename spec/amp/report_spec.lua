@@ -430,6 +430,7 @@ describe("amp.report", function()
       assert.equal("exp", f.within)
       assert.equal("forward", f.phase)
       assert.equal("inf", f.value)
+      assert.matches('op = "exp"', tostring(f), 1, true) -- it prints its content
       assert.equal("float16", f.dtype)
       assert.equal("{2, 3}", f.shape)
       assert.equal(1, f.step)

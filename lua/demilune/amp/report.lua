@@ -6,6 +6,7 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
+local shown = require "demilune.shown"
 local paths = require "demilune.nn.paths"
 local Module = require "demilune.nn.module"
 local Optimizer = require "demilune.optim.optimizer"
@@ -379,7 +380,8 @@ end
 function Report:__index(key)
   if Report[key] ~= nil then return Report[key] end
   local read = readers[key]
-  if read then return read(self) end
+  local value = read and read(self)
+  return type(value) == "table" and shown(value) or value
 end
 
 function Report:__tostring() return page.report(all(self)) end
