@@ -210,6 +210,11 @@ describe("Trainer", function()
     fails("did you mean 'patience'", {model = model, patiense = 3})
     local trainer, run = begun{monitor = "valid_acuracy"}
     assert.error_matches(function() trainer:fit{} end, "train is missing")
+    assert.error_matches(function() trainer:fit{train = points(4, 1)} end,
+      "train is a TensorDataset, wanted a DataLoader; hint")
+    assert.error_matches(function() trainer:fit{train = run.train, valid = points(4, 1)} end,
+      "valid is a TensorDataset, wanted a DataLoader")
+    assert.equal(0, trainer.epoch)
     assert.error_matches(function() trainer:fit(run) end, "'valid_acuracy', which no epoch has")
   end)
 end)

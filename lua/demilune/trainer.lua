@@ -302,6 +302,12 @@ local function one_epoch(self, o)
   return call_back(self, "on_epoch_end", values) ~= false and goes_on
 end
 
+local function check_loader(name, loader)
+  if loader.iter then return end
+  caller.raise("Trainer:fit: %s is a %s, wanted a DataLoader; hint: "
+    .. "data.DataLoader(set, {batch_size = 64})", name, loader.class or "table")
+end
+
 local bind_fit = options.signature("Trainer:fit",
   "*, train: table, valid?: table, epochs: integer = 1")
 
@@ -311,9 +317,8 @@ local bind_fit = options.signature("Trainer:fit",
 ---@return table history of each epoch {epoch =, lr =, train_loss =, valid_loss =, each metric}
 function Trainer:fit(...)
   local o = bind_fit(...)
-  if not o.train.iter then
-    caller.raise("Trainer:fit: train is a %s, wanted a DataLoader", type(o.train))
-  end
+  check_loader("train", o.train)
+  if o.valid then check_loader("valid", o.valid) end
   self.train_loader = o.train
   if self.loader_state and o.train.load_state_dict then
     o.train:load_state_dict(self.loader_state)
