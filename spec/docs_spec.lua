@@ -80,4 +80,16 @@ describe("documentation", function()
     assert.matches("^a tensor; methods.* matmul", help(dm.ones(1)))
     assert.matches("no words for a boolean", help(true))
   end)
+
+  it("prints the guides", function()
+    assert.matches("^# ", help "indexing")
+    local names = help():match "a guide: (.*)$"
+    local count = 0
+    for name in names:gmatch "[%w-]+" do
+      count = count + 1
+      assert.matches("^# ", help("guide " .. name), name)
+    end
+    assert.equal(13, count)
+    assert.matches("^dm.data\n", help "data")
+  end)
 end)

@@ -215,10 +215,13 @@ end
 
 --- The entry of a name: {name =, kind = "op"|"class"|"function"|"module"|"guide", signature =,
 --- text = a list of lines}; nil where there is none. "LSTM" finds nn.LSTM, "linalg.inv" the op
---- linalg_inv, "conv2d" the op, "indexing" the guide.
+--- linalg_inv, "conv2d" the op, "indexing" the guide; "guide data" that of a name which is a
+--- module.
 ---@param name string
 ---@return table?
 function docs.find(name)
+  local page = name:match "^guide ([%w-]+)$"
+  if page then return guide(page) end
   name = name:gsub("^dm%.", ""):gsub("^x:", "")
   local all, other = all_ops()
   local op = name:gsub("^nn%.functional%.", ""):gsub("%.", "_")
