@@ -81,7 +81,8 @@ for name, module in pairs{io = io, os = os, debug = debug, package = package} do
   end
 end
 for _, name in ipairs{"core", "io", "image", "image_folder", "data", "datasets", "text", "models",
-  "trainer", "profiler", "memory", "progress", "torch_file", "data.travel", "data.workers"} do
+  "trainer", "profiler", "memory", "progress", "torch_file", "data.travel", "data.workers",
+  "tensorboard", "tensorboard.event_file"} do
   local module = require("demilune." .. name)
   forbidden[module] = name
   if name ~= "core" and type(module) == "table" then

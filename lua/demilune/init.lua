@@ -38,6 +38,7 @@ local FUNCTIONS = {
   Trainer = {"demilune.trainer", "Trainer"},
   save_pretrained = {"demilune.models.pretrained", "save_pretrained"},
   from_pretrained = {"demilune.models.pretrained", "from_pretrained"},
+  SummaryWriter = {"demilune.tensorboard", "SummaryWriter"},
   save = {"demilune.io", "save"},
   load = {"demilune.io", "load"},
   meshgrid = {"demilune.grid", "meshgrid"},
