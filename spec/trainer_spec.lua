@@ -2,6 +2,7 @@
 -- from a checkpoint as if it had not stopped.
 local dm = require "demilune"
 local device = require("spec.device").type
+local events = require "spec.events"
 local folder = require "spec.folder"
 local nn, optim, data = dm.nn, dm.optim, dm.data
 setup(folder.make)
@@ -29,6 +30,17 @@ local function begun(opts)
   if o.schedule then o.schedule = o.schedule(o.optimizer) end
   if o.ema then o.ema = o.ema(model) end
   return dm.Trainer(o), {train = train, valid = valid, epochs = 3}, model
+end
+
+-- The scalars of the event file of a folder, {[tag] = {[step] = value}}.
+local function scalars_in(name)
+  local file = folder.run("ls " .. folder.path(name)):match "[^\n]+"
+  local out = {}
+  for _, s in ipairs(events.scalars(events.records(folder.read(name .. "/" .. file)))) do
+    out[s.tag] = out[s.tag] or {}
+    out[s.tag][s.step] = s.value
+  end
+  return out
 end
 
 describe("Trainer", function()
@@ -191,6 +203,37 @@ describe("Trainer", function()
       assert.equal("small0", recipe)
     end)
 
+  it("writes for TensorBoard what it did, by step", function()
+    for _, dtype in ipairs{"float32", "float16"} do
+      local writer <close> = assert(dm.SummaryWriter(folder.path("runs_" .. dtype)))
+      local losses = {}
+      local trainer, run = begun{amp = dtype, writer = writer, log_every = 2, callbacks = {
+        on_step = function(_, step, loss) losses[step] = loss:item() end}}
+      local history = trainer:fit(run)
+      assert.is_true(writer:close())
+      local got = scalars_in("runs_" .. dtype)
+      local want = {}
+      for step = 2, 12, 2 do want[step] = losses[step] end
+      assert.same(want, got["loss/step"])
+      for step, rate in pairs(got.samples_per_second) do
+        assert.is_true(rate > 0 and step % 2 == 0)
+      end
+      assert.near(0.02, got.lr[12], 1e-8)
+      for epoch, step in ipairs{4, 8, 12} do
+        for tag, name in pairs{["loss/train"] = "train_loss", ["loss/valid"] = "valid_loss",
+          ["accuracy/train"] = "train_accuracy", ["accuracy/valid"] = "valid_accuracy"} do
+          assert.near(history[epoch][name], got[tag][step], 1e-6)
+        end
+      end
+      if dtype == "float16" then
+        assert.equal(trainer.scaler:get_scale(), got["amp/scale"][12])
+        assert.equal(trainer.scaler:stats().skipped, got["amp/skipped_steps"][12])
+      else
+        assert.is_nil(got["amp/scale"])
+      end
+    end
+  end)
+
   it("refuses what it cannot use", function()
     local model = nn.Linear(2, 2)
     local optimizer = optim.SGD(model:parameters())
@@ -205,6 +248,10 @@ describe("Trainer", function()
       optimizer = optimizer, batch_transform = "mixup"})
     fails("ema is a Linear, wanted an AveragedModel", {model = model, loss = print,
       optimizer = optimizer, ema = model})
+    fails("log_every is 0, wanted a whole number from 1", {model = model, loss = print,
+      optimizer = optimizer, log_every = 0})
+    fails("writer is a table, wanted a dm.SummaryWriter", {model = model, loss = print,
+      optimizer = optimizer, writer = {}})
     fails("did you mean 'on_step'", {model = model, loss = print, optimizer = optimizer,
       callbacks = {onstep = print}})
     fails("did you mean 'patience'", {model = model, patiense = 3})

@@ -41,13 +41,16 @@ Trainer.class = "Trainer"
 -- resume           a checkpoint to go on from
 -- verbose          a bar, and a line an epoch
 -- report           (trainer, values) -> that line; by default all values
+-- writer           a SummaryWriter that gets loss, rate, speed and the epochs' values
+-- log_every        steps between two readings of the loss for it, each of which waits
 local bind = options.signature("Trainer", [[*, model: module, loss?: function,
   forward?: function, optimizer: optimizer, schedule?: table,
   schedule_every: 'step'|'epoch' = 'step', device?: device,
   amp?: string, clip?: number, accumulate: integer = 1,
   batch_transform?: function, ema?: module, metrics: table = {}, callbacks: table = {},
   checkpoint?: string, best?: string, monitor?: string, mode: 'min'|'max' = 'min',
-  patience?: integer, resume?: string, verbose: boolean = true, report?: function]])
+  patience?: integer, resume?: string, verbose: boolean = true, report?: function,
+  writer?: table, log_every: integer = 10]])
 
 -- The callbacks, in the order of their calls; each gets the trainer first.
 local EVENTS = {
@@ -74,6 +77,12 @@ local function check(o)
   if o.accumulate < 1 then
     caller.raise("Trainer: accumulate is %d, wanted a whole number from 1", o.accumulate)
   end
+  if o.log_every < 1 then
+    caller.raise("Trainer: log_every is %d, wanted a whole number from 1", o.log_every)
+  end
+  if o.writer and not o.writer.add_scalar then
+    caller.raise("Trainer: writer is a table, wanted a dm.SummaryWriter")
+  end
   for event in pairs(o.callbacks) do
     if not EVENTS[event] then
       local near = options.nearest(tostring(event), EVENTS)
@@ -97,6 +106,9 @@ local function new(_, ...)
     self.autocast.enabled, self.autocast.dtype = true, self.amp
   end
   self.epoch, self.steps, self.history, self.stalled = 0, 0, {}, 0
+  if self.writer then
+    self.log = require "demilune.tensorboard.training".new(self.writer, self.log_every)
+  end
   if self.resume then self:load(self.resume) end
   return self
 end
@@ -168,9 +180,11 @@ local function train_batch(self, values, group, x, y, ...)
   local stepped = amp.step{loss = loss, optimizer = self.optimizer, scaler = self.scaler,
     max_norm = self.clip, accumulate = group}
   update_metrics(values, labels, loss, scores)
+  if self.log then self.log:batch(#x) end
   if stepped then
     self.steps = self.steps + 1
     if self.ema then self.ema:update_parameters(self.model) end
+    if self.log then self.log:step(self, loss) end
     if self.schedule and self.schedule_every == "step" then self.schedule:step() end
     call_back(self, "on_step", self.steps, loss)
   end
@@ -178,6 +192,7 @@ end
 
 local function train_epoch(self, loader, epochs)
   local values, total = start_metrics(self), loader.len and loader:len() or nil
+  if self.log then self.log:begin() end
   local batches = self.verbose and progress or function(over) return over:iter() end
   for i, x, y, z in batches(loader, {desc = ("epoch %d/%d"):format(self.epoch, epochs)}) do
     train_batch(self, values, group_size(self, i, total), moved(self.device, x, y, z))
@@ -291,6 +306,7 @@ local function one_epoch(self, o)
     for name, value in pairs(self:evaluate(o.valid, "valid_")) do values[name] = value end
   end
   self.history[self.epoch] = values
+  if self.log then self.log:epoch(self.steps, values) end
   if self.schedule and self.schedule_every == "epoch" then
     -- ReduceLROnPlateau takes the value that it monitors
     self.schedule:step(self.schedule.num_bad_epochs and (values.valid_loss or values.train_loss)
