@@ -10,7 +10,8 @@
 --
 -- Nothing here stops a training: a disk that is full or a folder that was removed is warned
 -- about once, and told by flush() and close(). A process that is killed leaves a file that
--- TensorBoard reads up to the last whole record.
+-- TensorBoard reads up to the last whole record; it lacks the events of the last quarter of a
+-- second, and those that neither max_queue nor flush_secs had asked to write.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
