@@ -103,7 +103,7 @@ local function path_of(fn)
 end
 
 -- The file of a class: that of its init, else of its forward or of any method of its own.
-local function place_of(class)
+local function file_of(class)
   for _, name in ipairs{"init", "forward", "new", "update"} do
     local path = path_of(rawget(class, name))
     if path then return path end
@@ -128,7 +128,7 @@ end
 
 local function of_class(name, class)
   local short = rawget(class, "class")
-  local path = place_of(class)
+  local path = file_of(class)
   local text = path and (source.at_text(path, (':extend "%s"'):format(short))
     or source.at_text(path, ('.extend("%s"'):format(short))
     or source.at_text(path, ("function %s:init("):format(short))
