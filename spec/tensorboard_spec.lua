@@ -617,6 +617,13 @@ describe("a disk that fails", function()
     local records, whole = events.records(read(files_in "full"[1]))
     assert.is_true(#records > 50 and whole > 4000)
 
+    local none = folder.write("none.lua", ([[
+      print(require "demilune".SummaryWriter(%q))
+    ]]):format(folder.path "none"))
+    text = folder.run(("LUA_PATH=%q LUA_CPATH=%q sh -c 'trap \"\" XFSZ; ulimit -f 0; lua5.4 %s'")
+      :format(package.path, package.cpath, none))
+    assert.equal("nil\tFile too large\n", text)
+
     local w = open "full_for_a_while"
     local file = w.files[w.log_dir]
     local real, refuses = file.file, true

@@ -90,13 +90,16 @@ function EventFile.open(folder, o)
   local self = setmetatable({file = file, path = path, most = math.max(o.max_queue, 1),
     period = o.flush_secs * TICKS, parts = {}, n = 0, events = 0, due = math.huge, next = 0,
     queue = {tags = {}, values = {}, steps = {}, walls = {}}, n_scalars = 0,
-    kept = "", size = 0}, EventFile)
+    kept = "", size = 0, warned = true}, EventFile) -- the first failure is returned
   self:add(HEAD)
   local ok
   ok, why = self:write()
-  if ok then return self end
-  self:close()
-  return nil, why
+  if not ok then
+    self:close()
+    return nil, why
+  end
+  self.warned = false
+  return self
 end
 
 -- ---- adding ----
