@@ -12,6 +12,7 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local closing = require "demilune.closing"
+local terminal = require "demilune.terminal"
 
 local REDRAW_S, LINE_S = 0.1, 10 -- on a terminal; elsewhere
 local BAR_WIDTH = 20
@@ -40,17 +41,9 @@ local function rate(per_second)
   return (per_second >= 100 and "%.0f" or "%.3g"):format(per_second)
 end
 
-local function locale()
-  for _, name in ipairs{"LC_ALL", "LC_CTYPE", "LANG"} do
-    local value = os.getenv(name)
-    if value and value ~= "" then return value end
-  end
-  return ""
-end
-
 local function drawing(share)
   local full, on, off = math.floor(share * BAR_WIDTH), "#", "."
-  if locale():upper():find "UTF%-?8" then on, off = "█", "░" end
+  if terminal.is_utf8() then on, off = "█", "░" end
   return on:rep(full) .. off:rep(BAR_WIDTH - full)
 end
 
@@ -117,11 +110,11 @@ end
 
 local function new_bar(opts, total, source)
   local now, file = core.now(), opts.file or io.stderr
-  local terminal = io.type(file) == "file" and core.isatty(file)
+  local on_terminal = terminal.is_terminal(file)
   local bar = setmetatable({
-    desc = opts.desc, total = opts.total or total, file = file, terminal = terminal,
+    desc = opts.desc, total = opts.total or total, file = file, terminal = on_terminal,
     source = source, began = now, done = 0, samples = 0, names = {}, values = {},
-    shown = terminal and now - REDRAW_S or now, -- on a terminal it is there at once
+    shown = on_terminal and now - REDRAW_S or now, -- on a terminal it is there at once
   }, Bar)
   bars[#bars + 1] = bar
   bar:show()
