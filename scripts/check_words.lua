@@ -24,7 +24,7 @@ local WORDS = {
     "unfold|conv_nd|stft|spatial|planes|extremes|parity|nn/shape|nn/init|samples"},
   {"walk%l* back", "backward pass"},
   {"box", "handle", {"box & muller", "box and muller"},
-    "augment|transform|/mix|vision|parity|yolo|docs/texts"},
+    "augment|transform|/mix|vision|parity|yolo|docs/texts|plot"},
   {"boxes", "handles", {"bounding boxes"},
     "augment|transform|/mix|cifar10|vision|parity|yolo|docs/texts"},
   {"beside", "columns, adjacent or a slice along a dim", {"[%s,.:;(-]beside[%s,.:;)]"}},

@@ -32,9 +32,11 @@ local MODULES = {
   func = "demilune.func",
   profiler = "demilune.profiler",
   vision = "demilune.vision",
+  plot = "demilune.plot",
 }
 local FUNCTIONS = {
   progress = {"demilune.progress", "progress"},
+  show = {"demilune.plot.show", "show"},
   Trainer = {"demilune.trainer", "Trainer"},
   save_pretrained = {"demilune.models.pretrained", "save_pretrained"},
   from_pretrained = {"demilune.models.pretrained", "from_pretrained"},
