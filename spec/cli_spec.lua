@@ -193,18 +193,24 @@ dm.ones(2, 2):matmul(dm.ones(2, 2)).dtype
 :autocast float17
 :tim 3
 :time x y
+:plot {1, 4, 9, 16}
+:plot nil
+dm.zeros(3, 16, 16)
+dm.zeros(3, 16, 16)
 z = 3
 z + 1
 :save %s
 :save /nonexistent/file
 :help
-]]):format(script))
+]]):format(script), "LC_ALL=C.UTF-8")
     for _, pattern in ipairs{"relu%(x%)", "%d [mun]s   %[.*s%] of 9 x %d+", "MiB of tensors",
       "autocast is on for the cpu, with bfloat16", '"bfloat16"\n> autocast is off\n> "float32"',
       "error: autocast: dtype is 'float17'", "no command :tim; did you mean :time%?",
       "inputs are in ", "error: /nonexistent/file", ":autocast DTYPE|off"} do
       assert.matches(pattern, text)
     end
+    assert.matches("└─", text)
+    assert.equal(1, select(2, text:gsub("hint: dm%.show%(_%) draws it", "")))
     assert.matches("\nz = 3\nprint%(z %+ 1%)\n", read(script))
     assert.is_truthy(loadfile(script))
   end)

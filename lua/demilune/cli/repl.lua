@@ -93,14 +93,28 @@ function Repl:call(f, ...)
   self:complain(results[2])
 end
 
+local hinted = false -- said once
+
+-- Whether a value has the shape of an image, (C, H, W) with 1 or 3 channels of 8 x 8 at least.
+local function is_image(value)
+  if not core.is_tensor(value) or value.ndim ~= 3 then return false end
+  local c, h, w = table.unpack(value.shape)
+  return (c == 1 or c == 3) and h >= 8 and w >= 8
+end
+
 -- Prints results. A semicolon at the end of the input keeps it silent.
 local function show(results, silent)
   if results.n == 0 then return end
   rawset(_G, "_", results[1])
   if silent or results.n == 1 and results[1] == nil then return end
+  local image = is_image(results[1]) and not hinted
   local parts = {}
   for i = 1, results.n do parts[i] = shown(results[i], 0) end
   say(table.concat(parts, "\t"))
+  if image then
+    hinted = true
+    say "hint: dm.show(_) draws it, as an image"
+  end
 end
 
 -- Runs a piece of Lua; true where it only wants more lines.
@@ -185,6 +199,19 @@ COMMANDS.autocast = {":autocast DTYPE|off", "computes in a 16-bit dtype until it
       core.get_autocast_dtype "cpu")
   end}
 
+COMMANDS.plot = {":plot EXPRESSION", "draws numbers as lines, or an image", function(self, source)
+  local fn, why = self.session:compile(source, "=stdin")
+  if not fn then return self:misread(why) end
+  local results = self:call(fn)
+  local value = results and results[1]
+  if value == nil then return end
+  self:call(function()
+    local dm = require "demilune"
+    if core.is_tensor(value) and value.ndim > 1 then return dm.show(value) end
+    print(dm.plot.lines(value))
+  end)
+end}
+
 COMMANDS.trace = {":trace", "where the last error came from", function(self)
   say(self.failure and self.failure.trace or "no error so far")
 end}
@@ -208,7 +235,7 @@ end}
 COMMANDS.quit = {":quit", "leaves; so does Ctrl-D", function(self) self.done = true end}
 
 COMMANDS.help = {":help", "this list", function()
-  for _, name in ipairs{"?", "time", "mem", "autocast", "trace", "save", "quit", "help"} do
+  for _, name in ipairs{"?", "time", "mem", "autocast", "plot", "trace", "save", "quit", "help"} do
     say("  %-22s %s", COMMANDS[name][1], COMMANDS[name][2])
   end
   say "  _                      the last value;   EXPRESSION;  runs and prints nothing"
