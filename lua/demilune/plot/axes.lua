@@ -159,7 +159,7 @@ end
 local function layout(view, width, height)
   local l = {top = MARGIN, legend = {}}
   if view.title then l.top = l.top + 22 end
-  l.y_ticks = view.y_axis:ticks(math.max(height // 55, 2))
+  l.y_ticks = view.y_axis:ticks(math.max(height // 45, 2))
   l.left = MARGIN + (view.ylabel and LINE_HEIGHT or 0) + widest(l.y_ticks) + TICK_GAP
   l.width = math.max(width - l.left - MARGIN - 8, 10)
   local names = legend_of(view)
