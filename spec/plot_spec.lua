@@ -651,6 +651,18 @@ describe("images", function()
     assert.equal(2, #named(parsed(plot.images{dm.rand(4, 4), dm.rand(3, 2, 9)}), "image"))
   end)
 
+  it("stay as they were, outside of a scope and when their tensor changes", function()
+    local fig, counts, x
+    dm.scope(function()
+      x = dm.keep(dm.ones(3, 1, 1):to "uint8")
+      fig, counts = plot.image(x), plot.hist({1, 2, 2}, {bins = 2})
+    end)
+    local before = fig:text{columns = 8, colours = 1 << 24, utf8 = true}
+    x:fill_(200)
+    assert.equal(before, fig:text{columns = 8, colours = 1 << 24, utf8 = true})
+    assert.same({1, 2}, counts.counts:totable())
+  end)
+
   it("refuse what is none", function()
     assert.refuses("wanted {H, W}, {1, H, W} or {3, H, W}; hint: x:permute%(3, 1, 2%)", function()
       plot.image(dm.rand(4, 5, 3))

@@ -20,8 +20,9 @@ local function with_channels(what, x)
   return x
 end
 
---- uint8 (H, W, 3) on the CPU of an image (H,W) or (C,H,W): floats count from 0 (black) to 1,
---- uint8 from 0 to 255, bool is black and white; 1 channel is gray, 3 are red, green and blue.
+--- A copy of an image (H,W) or (C,H,W) as uint8 (H, W, 3) on the CPU, which outlives the scope it
+--- is made in. Floats count from 0 (black) to 1, uint8 from 0 to 255, bool is black and white; 1
+--- channel is gray, 3 are red, green and blue.
 ---@param what string the function, for messages
 ---@param x userdata
 function pixels.of(what, x)
@@ -41,7 +42,7 @@ function pixels.of(what, x)
   if dtype ~= "uint8" then
     x = (x:float():nan_to_num(0, 1, 0) * 255 + 0.5):clamp{min = 0, max = 255}:to "uint8"
   end
-  return x:permute(2, 3, 1):contiguous()
+  return core.keep(x:permute(2, 3, 1):contiguous():clone())
 end
 
 --- The image in another size: means of areas where it shrinks, nearest pixels where it grows.
