@@ -91,6 +91,33 @@ local function all_ops()
   return ops, aliases
 end
 
+-- ---- functions and methods in C ----
+
+local HERE = debug.getinfo(1, "S").source:match "^@(.*)init%.lua$" or ""
+
+-- "zeros_like(x)" of dm.zeros_like, "x:item()" of Tensor.item.
+local function c_signature(name, params)
+  local method = name:match "^Tensor%.(.*)$"
+  local args = {}
+  for i, param in ipairs(params) do
+    if not (method and i == 1 and param == "x") then args[#args + 1] = param end
+  end
+  return ("%s(%s)"):format(method and "x:" .. method or name:gsub("^dm%.", ""),
+    table.concat(args, ", "))
+end
+
+-- {[name] = entry}, names as "no_grad", "Tensor.item", "amp.cast_count".
+local engine
+local function all_of_engine()
+  if engine then return engine end
+  engine = {}
+  for name, found in pairs(source.named(HERE .. "engine.lua")) do
+    engine[name:gsub("^dm%.", "")] = {name = name, kind = "function", text = found.text,
+      signature = c_signature(name, found.params), example = found.example}
+  end
+  return engine
+end
+
 -- ---- classes, functions, modules ----
 
 -- Where a function is written; nil for those that these two files make of others.
@@ -191,8 +218,7 @@ local GUIDES = "guides/"
 -- The text of a guide of that name, without its marks of Markdown at the head of lines.
 local function guide(name)
   if not name:find "^[%w-]+$" then return nil end
-  local here = debug.getinfo(1, "S").source:match "^@(.*)docs/init%.lua$"
-  local file = here and io.open(here .. GUIDES .. name .. ".md")
+  local file = io.open(HERE .. "../" .. GUIDES .. name .. ".md")
   if not file then return nil end
   local text = {}
   for line in file:lines() do text[#text + 1] = line end
@@ -227,6 +253,8 @@ function docs.find(name)
   local op = name:gsub("^nn%.functional%.", ""):gsub("%.", "_")
   if all[op] or other[op] then return all[op] or all[other[op]] end
   if all[op:gsub("_$", "")] then return all[op:gsub("_$", "")] end -- in place
+  local in_c = all_of_engine()
+  if in_c[name] or in_c["Tensor." .. name] then return in_c[name] or in_c["Tensor." .. name] end
   local own = value_at(name)
   if own ~= nil then
     local entry = of_value(name, own)
@@ -268,6 +296,9 @@ end
 function docs.names()
   local list = {}
   for name in pairs((all_ops())) do list[#list + 1] = name end
+  for name in pairs(all_of_engine()) do
+    if not name:find "^%l+%." then list[#list + 1] = name end -- others are names of modules
+  end
   for _, module in ipairs(MODULES) do
     for name in pairs(late.names(value_at(module))) do
       local op = rawget(all_ops(), name) or rawget(all_ops(), module .. "_" .. name)

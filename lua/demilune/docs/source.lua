@@ -104,4 +104,46 @@ function source.at_text(path, text)
   end
 end
 
+-- The names of a line ---@name, or nil.
+local function names_in(line) return line:match "^%-%-%-@name%s+(.*)$" end
+
+-- A block of comments as an entry: its text, its parameters' names, and its example.
+local function entry_of(lines)
+  local entry, example = {text = {}, params = {}}, nil
+  for _, line in ipairs(lines) do
+    local fence = line:match "^%-%-%-```(%a*)"
+    if fence then
+      example = fence ~= "" and {} or nil
+    elseif example then
+      example[#example + 1] = comment(line)
+      entry.example = example
+      entry.text[#entry.text + 1] = "    " .. comment(line)
+    else
+      entry.params[#entry.params + 1] = line:match "^%-%-%-@param%s+(%S+)"
+      entry.text[#entry.text + 1] = in_words(line)
+    end
+  end
+  return entry
+end
+
+--- The entries of a file of comments alone, in which each block ends with the names that it tells
+--- of: {[name] = {text = a list of lines, params = names, example = a list of lines of Lua}}.
+---@param path string
+---@return table
+function source.named(path)
+  local found, block_lines, names = {}, {}, {}
+  local function finish()
+    local entry = #names > 0 and entry_of(block_lines)
+    for _, name in ipairs(names) do found[name] = entry end
+    block_lines, names = {}, {}
+  end
+  for _, line in ipairs(lines_of(path) or {}) do
+    local given = names_in(line)
+    for name in (given or ""):gmatch "%S+" do names[#names + 1] = name end
+    if line == "" then finish() elseif not given then block_lines[#block_lines + 1] = line end
+  end
+  finish()
+  return found
+end
+
 return source

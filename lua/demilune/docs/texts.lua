@@ -1,22 +1,7 @@
 -- A line of documentation for names that a loop makes, so that no comment stands above each.
 
 local texts = {
-  ["amp.cast_count"] = "the number of casts that autocast made so far in this thread",
-  ["amp.clear_autocast_cache"] = "forgets the weights' 16-bit copies of the regions around",
-  ["amp.get_autocast_dtype"] = "the 16-bit dtype of autocast for a device type (\"cpu\")",
-  ["amp.is_autocast_cache_enabled"] = "whether a weight is cast once for a region",
-  ["amp.is_autocast_enabled"] = "whether autocast is on for a device type",
-  ["amp.set_autocast_cache_enabled"] = "whether a weight is to be cast once for a region",
-  ["amp.set_autocast_dtype"] = "sets the 16-bit dtype of autocast for a device type",
-  ["amp.set_autocast_enabled"] = "switches autocast on or off for a device type, without a region",
-  ["autograd.is_anomaly_check_nan_enabled"] = "whether a backward pass stops at the first NaN",
-  ["autograd.is_anomaly_enabled"] = "whether anomaly detection is on",
-  ["cuda.Stream"] = "a stream of a GPU: work on it runs in order, beside other streams' work",
-  ["cuda.current_stream"] = "the stream that ops of a device are put on",
-  ["cuda.default_stream"] = "the stream that a device has at first",
   ["cuda.empty_cache"] = "gives memory that no tensor uses back to the GPU",
-  ["cuda.get_device_properties"] = "{name, total_memory, free_memory (bytes), major, minor, "
-    .. "multi_processor_count} of a GPU",
   ["cuda.manual_seed"] = "seeds the generator of the current GPU",
   ["cuda.manual_seed_all"] = "seeds the generators of all GPUs",
   ["cuda.max_memory_allocated"] = "the most bytes that tensors of a GPU used at once",
@@ -26,7 +11,6 @@ local texts = {
   ["cuda.memory_stats"] = "all counts of a GPU's allocator, by PyTorch's names",
   ["cuda.reset_accumulated_memory_stats"] = "sets the sums of memory_stats to 0",
   ["cuda.reset_peak_memory_stats"] = "sets the peaks of memory_stats to what is in use",
-  ["cuda.stream"] = "a block whose ops are put on a stream: local _ <close> = dm.cuda.stream(s)",
   ["func.jacfwd"] = "jacfwd(f) gives a function of f's Jacobian, a pass for each element of the "
     .. "argument",
   ["func.jacrev"] = "jacrev(f) gives a function of f's Jacobian, a backward pass for each "
@@ -106,13 +90,7 @@ local texts = {
   ["optim.lr_scheduler.OneCycleLR"] = "up to max_lr and down far below (L. Smith, N. Topin 2018)",
   ["optim.lr_scheduler.PolynomialLR"] = "the rate times (1 - step / total_iters)^power",
   ["optim.lr_scheduler.StepLR"] = "the rate times gamma every step_size steps",
-  ["special.expit"] = "the sigmoid",
   ["special.gammainc_"] = "igamma in place", ["special.gammaincc_"] = "igammac in place",
-  ["special.gammaln"] = "log of the absolute value of the gamma function",
-  ["special.modified_bessel_i0"] = "modified Bessel function of the first kind, of order 0",
-  ["special.modified_bessel_i1"] = "modified Bessel function of the first kind, of order 1",
-  ["special.multigammaln"] = "log of the multivariate gamma function of p dims",
-  ["special.psi"] = "the digamma function",
   ["transforms.is_callable"] = "whether a value can be called",
   ["vision.complete_box_iou_loss"] = "1 - complete_box_iou of pairs of boxes (N, 4)",
   ["vision.distance_box_iou_loss"] = "1 - distance_box_iou of pairs of boxes (N, 4)",
