@@ -28,6 +28,12 @@ local function link_flags()
   local build = os.getenv "DEMILUNE_BUILD" or "build"
   local settings = io.open(build .. "/demilune-lua.pc") -- there where the libraries are
   if not settings then return nil, "no libraries for C in " .. build end
+  local cache = io.open(build .. "/CMakeCache.txt")
+  local options = cache and cache:read "a" or ""
+  if cache then cache:close() end
+  if options:find "\nDM_SANITIZE:BOOL=ON" or options:find "\nDM_TSAN:BOOL=ON" then
+    return nil, "a program in C would want the sanitizer of " .. build
+  end
   local needs = settings:read "a":match "Requires: ([^\n]*)"
   settings:close()
   local flags, code = folder.run("pkg-config --cflags --libs lua5.4 " .. needs)
