@@ -77,4 +77,27 @@ describe("names that are loaded late", function()
     out:close()
     os.remove(script)
   end)
+
+  it("are of one copy, also where package.loaded was emptied before they are read", function()
+    local script = os.tmpname()
+    local file = assert(io.open(script, "w"))
+    assert(file:write [[
+      local dm = require "demilune"
+      local model = dm.nn.Sequential{dm.nn.Linear(4, 4)}
+      for name in pairs(package.loaded) do
+        if name:find "^demilune" then package.loaded[name] = nil end
+      end
+      assert(#dm.nn.Sequential{model, dm.nn.BatchNorm1d(4)}:parameters() == 4)
+      assert(dm.models.lenet():parameters()[1].requires_grad)
+      assert(dm.optim.LBFGS(model:parameters()) and dm.nn.utils.parametrize)
+      assert(package.loaded["demilune.nn.module"] == nil)
+      print "one"
+    ]])
+    file:close()
+    local out = assert(io.popen(("LUA_PATH=%q LUA_CPATH=%q lua5.4 %s 2>&1")
+      :format(package.path, package.cpath, script)))
+    assert.equal("one\n", out:read "a")
+    out:close()
+    os.remove(script)
+  end)
 end)

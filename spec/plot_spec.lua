@@ -625,7 +625,7 @@ describe("images", function()
     local factor = got:size(2) // 4
     assert.same({3, 4 * factor, 6 * factor}, {table.unpack(got.shape)})
     assert.is_true(got[{{}, {1, -1}, {1, -1}}]:equal(
-      x:repeat_interleave(factor, 2):repeat_interleave(factor, 3)))
+      x:repeat_interleave(factor, 2):repeat_interleave(factor, 3):cpu()))
     local gray = dm.tensor{{0.0, 0.5}, {1.0, 2.0}}
     got = embedded(plot.image(gray))
     assert.same({0, 128, 255, 255}, {got[{1, 1, 1}]:item(), got[{1, 1, -1}]:item(),
@@ -687,7 +687,7 @@ describe("images", function()
 
   it_with(has_png, "no libpng", "go to terminals by their protocols", function()
     local x = dm.randint(0, 255, {30, 40, 3}):to "uint8"
-    local want = x:permute(3, 1, 2)
+    local want = x:permute(3, 1, 2):cpu()
     local joined = {}
     for head, data in pixels.sequence(x, "kitty"):gmatch "\27_G([^;]*);([^\27]*)\27\\" do
       assert.is_true(#data <= 4096 and head:find "m=[01]" ~= nil)

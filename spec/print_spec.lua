@@ -140,9 +140,10 @@ Sequential {
   it("writes metrics, trainers and limits of dtypes in a line or a few", function()
     assert.equal("Accuracy(no samples yet)", tostring(dm.metrics.Accuracy()))
     local model = nn.Linear(2, 1)
-    assert.equal("Trainer(model = Linear, loss = MSELoss, optimizer = SGD, float32 on cpu, "
-      .. "0 epochs done)", tostring(dm.Trainer{model = model, loss = nn.MSELoss(),
-      optimizer = optim.SGD(model:parameters(), {lr = 0.1})}))
+    local trainer = dm.Trainer{model = model, loss = nn.MSELoss(),
+      optimizer = optim.SGD(model:parameters(), {lr = 0.1})}
+    assert.equal("Trainer(model = Linear, loss = MSELoss, optimizer = SGD, float32 on "
+      .. model.weight.device .. ", 0 epochs done)", tostring(trainer))
     assert.matches("eps = 1%.19209", tostring(dm.finfo "float32"))
     assert.matches("max = 127", tostring(dm.iinfo "int8"))
   end)

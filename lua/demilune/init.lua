@@ -101,7 +101,7 @@ end
 local function load_ops(self, name)
   setmetatable(core, nil)
   setmetatable(core.methods, nil)
-  require "demilune.ops"
+  late.require "demilune.ops"
   return self[name]
 end
 setmetatable(core, {__index = load_ops})
@@ -110,9 +110,9 @@ setmetatable(core.methods, {__index = load_ops})
 local function load(self, name)
   local value
   if MODULES[name] then
-    value = with_hints(name, require(MODULES[name]))
+    value = with_hints(name, late.require(MODULES[name]))
   elseif FUNCTIONS[name] then
-    value = require(FUNCTIONS[name][1])[FUNCTIONS[name][2]]
+    value = late.require(FUNCTIONS[name][1])[FUNCTIONS[name][2]]
   elseif is_public(name) then
     value = core[name]
   end
@@ -123,7 +123,7 @@ end
 
 -- Every name, the ops that are written in Lua among them.
 local function names()
-  require "demilune.ops"
+  late.require "demilune.ops"
   local set = {}
   for _, part in ipairs{core, MODULES, FUNCTIONS} do
     for name in next, part do
@@ -133,4 +133,5 @@ local function names()
   return set
 end
 
+late.remember()
 return late.computed(dm, load, names)

@@ -8,6 +8,35 @@ local MANY = 200 -- names of a table that is not printed whole
 
 local NAMES = setmetatable({}, {__mode = "k"}) -- the table -> names(), a set of those it can load
 
+-- ---- loading ----
+
+local owned = {} -- the modules of this library that belong together: name -> what its file returned
+
+--- Notes the modules of this library that are loaded now.
+function late.remember()
+  for name, value in pairs(package.loaded) do
+    if owned[name] == nil and name:find "^demilune%f[.%z]" then owned[name] = value end
+  end
+end
+
+--- require, of a file of this library, which gets those modules that this one got. Where a program
+--- has emptied package.loaded since, as busted does between files, its own requires would load them
+--- a second time, and a module of one copy is none to the other.
+---@param file string
+---@return any
+function late.require(file)
+  local others = {}
+  for name, value in pairs(owned) do
+    local now = package.loaded[name]
+    if now ~= value then others[name], package.loaded[name] = now or false, value end
+  end
+  local fine, result = pcall(require, file)
+  late.remember()
+  for name, value in pairs(others) do package.loaded[name] = value or nil end
+  if not fine then error(result, 0) end
+  return result
+end
+
 -- The names of a table, in lines of up to 76 characters.
 local function text_of(t)
   local list = {}
@@ -58,9 +87,9 @@ function late.extend(t, files, whole)
     if type(file) == "function" then
       value = file(name)
     elseif file then
-      value = require(file)[name]
+      value = late.require(file)[name]
     elseif whole[name] then
-      value = require(whole[name])
+      value = late.require(whole[name])
     end
     if value ~= nil then rawset(self, name, value) end
     return value

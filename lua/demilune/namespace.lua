@@ -11,7 +11,7 @@ return function(prefix, own)
     return fn
   end
   return late.computed(own or {}, load, function()
-    require "demilune.ops"
+    late.require "demilune.ops"
     local set = {}
     for name in next, core do
       if name:sub(1, #prefix) == prefix then set[name:sub(#prefix + 1)] = true end

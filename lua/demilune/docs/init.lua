@@ -80,7 +80,7 @@ end
 local ops, aliases
 local function all_ops()
   if ops then return ops, aliases end
-  local own = require "demilune.ops"
+  local own = late.require "demilune.ops"
   ops, aliases = {}, own.aliases
   for _, row in ipairs(core.ops()) do
     if not row.hidden then ops[row.name] = of_c_op(row) end

@@ -65,7 +65,7 @@ local function with_weights(name, build)
 end
 
 local function load(name)
-  return with_weights(name, require("demilune.models." .. FAMILIES[name])[name])
+  return with_weights(name, late.require("demilune.models." .. FAMILIES[name])[name])
 end
 
 local loaders = {}

@@ -13,7 +13,7 @@ local functional = late.computed({}, function(self, name)
   return value
 end, function()
   local set = {}
-  for _, row in ipairs(require("demilune.ops").rows) do set[row.name] = row.as_function end
+  for _, row in ipairs(late.require("demilune.ops").rows) do set[row.name] = row.as_function end
   for _, row in ipairs(core.ops()) do set[row.name] = not row.hidden or nil end
   return set
 end)
