@@ -19,6 +19,19 @@ local function in_files(folder, files, hidden)
   return set
 end
 
+-- Runs a program in a process of its own; what it printed.
+local function ran(program)
+  local script = os.tmpname()
+  local file <close> = assert(io.open(script, "w"))
+  assert(file:write(program))
+  file:close()
+  local out <close> = assert(io.popen(("LUA_PATH=%q LUA_CPATH=%q lua5.4 %s 2>&1")
+    :format(package.path, package.cpath, script)))
+  local text = out:read "a"
+  os.remove(script)
+  return text
+end
+
 describe("names that are loaded late", function()
   it("are all given by pairs, and each has a value", function()
     for _, part in ipairs{"nn", "optim", "data", "amp", "models", "vision", "linalg", "fft",
@@ -58,9 +71,7 @@ describe("names that are loaded late", function()
   end)
 
   it("cost a program nothing that does not use them", function()
-    local script = os.tmpname()
-    local file = assert(io.open(script, "w"))
-    assert(file:write [[
+    local text = ran [[
       local dm = require "demilune"
       local nn = dm.nn
       local model = nn.Sequential{nn.Linear(2, 3), nn.Dropout(0.1), nn.ReLU()}
@@ -69,19 +80,12 @@ describe("names that are loaded late", function()
         if name:find "^demilune%.ops" or name:find "^demilune%.nn%.lazy" then print(name) end
       end
       print "ran"
-    ]])
-    file:close()
-    local out = assert(io.popen(("LUA_PATH=%q LUA_CPATH=%q lua5.4 %s 2>&1")
-      :format(package.path, package.cpath, script)))
-    assert.equal("ran\n", out:read "a")
-    out:close()
-    os.remove(script)
+    ]]
+    assert.equal("ran\n", text)
   end)
 
   it("are of one copy, also where package.loaded was emptied before they are read", function()
-    local script = os.tmpname()
-    local file = assert(io.open(script, "w"))
-    assert(file:write [[
+    local text = ran [[
       local dm = require "demilune"
       local model = dm.nn.Sequential{dm.nn.Linear(4, 4)}
       for name in pairs(package.loaded) do
@@ -92,12 +96,7 @@ describe("names that are loaded late", function()
       assert(dm.optim.LBFGS(model:parameters()) and dm.nn.utils.parametrize)
       assert(package.loaded["demilune.nn.module"] == nil)
       print "one"
-    ]])
-    file:close()
-    local out = assert(io.popen(("LUA_PATH=%q LUA_CPATH=%q lua5.4 %s 2>&1")
-      :format(package.path, package.cpath, script)))
-    assert.equal("one\n", out:read "a")
-    out:close()
-    os.remove(script)
+    ]]
+    assert.equal("one\n", text)
   end)
 end)

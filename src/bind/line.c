@@ -17,7 +17,7 @@ typedef char *Generator(const char *word, int state);
 
 /* The names of readline that are used, as its manual declares them. */
 static struct {
-  void *library;
+  void *opened; /* by dlopen */
   void (*install)(const char *prompt, LineHandler *f);
   void (*read_char)(void);
   void (*remove)(void);
@@ -42,7 +42,7 @@ static int remembered; /* lines that the file of the history does not have */
 
 /* Finds a name in the library; false where it lacks. */
 static bool find(const char *name, void *into) {
-  void *const at = dlsym(rl.library, name);
+  void *const at = dlsym(rl.opened, name);
   memcpy(into, &at, sizeof at);
   return at != NULL;
 }
@@ -107,13 +107,13 @@ static int line_open(lua_State *L) {
     lua_pushliteral(L, "input or output is no terminal");
     return 2;
   }
-  for (int i = 0; i < DM_COUNT(files) && !rl.library; i++) {
-    rl.library = dlopen(files[i], RTLD_LAZY | RTLD_LOCAL);
-    if (!rl.library || find_all()) continue;
-    dlclose(rl.library);
-    rl.library = NULL;
+  for (int i = 0; i < DM_COUNT(files) && !rl.opened; i++) {
+    rl.opened = dlopen(files[i], RTLD_LAZY | RTLD_LOCAL);
+    if (!rl.opened || find_all()) continue;
+    dlclose(rl.opened);
+    rl.opened = NULL;
   }
-  if (!rl.library) {
+  if (!rl.opened) {
     lua_pushnil(L);
     lua_pushliteral(L, "no libreadline.so.8; hint: apt install libreadline8");
     return 2;
@@ -139,7 +139,7 @@ static int line_buffer(lua_State *L) {
 static int line_read(lua_State *L) {
   const char *prompt = luaL_checkstring(L, 1);
   luaL_checktype(L, 2, LUA_TFUNCTION);
-  if (!rl.library || reading) return luaL_error(L, "no terminal is open, or a line is read");
+  if (!rl.opened || reading) return luaL_error(L, "no terminal is open, or a line is read");
   luaL_checkstack(L, 8, "line");
   reading = L;
   whole = NULL;
@@ -165,7 +165,7 @@ static int line_read(lua_State *L) {
 /* line_remember(text): adds a line to the history. */
 static int line_remember(lua_State *L) {
   const char *text = luaL_checkstring(L, 1);
-  if (!rl.library) return 0;
+  if (!rl.opened) return 0;
   rl.add_history(text);
   remembered++;
   return 0;
@@ -177,7 +177,7 @@ static int line_history(lua_State *L) {
   const char *path = dm_check_path(L, 1);
   const lua_Integer kept = luaL_optinteger(L, 2, 0);
   luaL_argcheck(L, kept >= 0 && kept <= 1000000, 2, "wanted 0 to 1000000 lines");
-  if (!rl.library) return 0;
+  if (!rl.opened) return 0;
   if (kept == 0) {
     (void)rl.read_history(path);
   } else if (remembered > 0) {

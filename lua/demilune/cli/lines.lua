@@ -2,13 +2,11 @@
 -- readline is there (src/bind/line.c); else as they come.
 
 local core = require "demilune.core"
+local folders = require "demilune.folders"
 
 local lines = {}
 
 local KEPT = 10000 -- lines of history
-
--- A word in quotes for the shell.
-local function quoted(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
 
 --- The file of the history: demilune/history in the user's state folder, $XDG_STATE_HOME or
 --- ~/.local/state, which is made where it lacks; nil where there is none to write to.
@@ -24,7 +22,7 @@ function lines.history_file()
   local path = folder .. "/history"
   local file = io.open(path, "a")
   if not file then
-    os.execute("mkdir -p -- " .. quoted(folder) .. " 2>/dev/null")
+    folders.make(folder)
     file = io.open(path, "a")
   end
   if not file then return nil end

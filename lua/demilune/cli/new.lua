@@ -1,5 +1,7 @@
 -- demilune new DIR: a project to begin with, which trains as it stands.
 
+local folders = require "demilune.folders"
+
 local new = {}
 
 local FILES = {}
@@ -135,8 +137,6 @@ local function fail(text, ...)
   return 1
 end
 
-local function quoted(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
-
 -- Writes a text; true, or nil and a message.
 local function write(path, text)
   local file, why = io.open(path, "w")
@@ -153,12 +153,13 @@ function new.main(args)
   local name = dir:match("[^/]*$"):lower():gsub("[^%w]+", "-"):gsub("^%-", "")
   if name == "" then return fail("'%s' gives a project no name", dir) end
   if io.open(dir) then return fail("'%s' is there already", dir) end
-  if not os.execute("mkdir -p -- " .. quoted(dir .. "/spec")) then return 1 end
+  if not folders.make(dir .. "/spec") then return fail("cannot make '%s'", dir) end
   for path, text in pairs(FILES) do
     local fine, why = write(dir .. "/" .. path:gsub("NAME", name), (text:gsub("NAME", name)))
     if not fine then return fail("%s", why) end
   end
-  print(("%s: a project that trains. Try\n  cd %s && demilune train.lua"):format(dir, quoted(dir)))
+  print(("%s: a project that trains. Try\n  cd %s && demilune train.lua"):format(dir,
+    folders.quoted(dir)))
   return 0
 end
 

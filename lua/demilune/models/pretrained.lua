@@ -5,6 +5,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local files = require "demilune.io"
+local folders = require "demilune.folders"
 local made = require "demilune.models.made"
 local models = require "demilune.models"
 local nn = require "demilune.nn"
@@ -243,8 +244,6 @@ end
 
 -- ---- writing ----
 
-local function quoted(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
-
 -- The card: what the model is and how it is read.
 local function card_of(model, how, text)
   local count = 0
@@ -273,7 +272,7 @@ local bind_save = options.signature("save_pretrained", "model: module, folder: s
 ---@return string? message
 function pretrained.save_pretrained(...)
   local o = bind_save(...)
-  os.execute("mkdir -p -- " .. quoted(o.folder) .. " 2>/dev/null") -- files.save says what fails
+  folders.make(o.folder) -- files.save says what fails
   local saved, why = files.save(o.folder .. "/" .. WEIGHTS, o.model:state_dict())
   if not saved then return nil, why end
   local how = made[o.model]

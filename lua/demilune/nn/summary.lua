@@ -1,6 +1,7 @@
 -- model:summary: what each layer gives, and what it costs, of one forward.
 
 local core = require "demilune.core"
+local in_evaluation = require "demilune.nn.evaluation"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local Module = require "demilune.nn.module"
@@ -121,16 +122,6 @@ local function text_of(rows)
 end
 
 -- ---- the forward ----
-
--- Calls fn with the model in evaluation, and puts every module's mode back.
-local function in_evaluation(model, fn)
-  local modes = {}
-  for _, module in model:named_modules() do modes[module] = module.training end
-  model:eval()
-  local ok, err = pcall(core.no_grad, fn)
-  for module, mode in pairs(modes) do module.training = mode end
-  if not ok then error(err, 0) end
-end
 
 -- Runs model once on ones of that shape (or on `given`: a tensor, or a table of shapes and
 -- tensors), in evaluation, without a graph, in the autocast region that is open. Returns

@@ -4,6 +4,7 @@
 -- MOST_KEPT bytes, and tried again.
 
 local core = require "demilune.core"
+local folders = require "demilune.folders"
 local caller = require "demilune.caller"
 local proto = require "demilune.tensorboard.proto"
 local record = require "demilune.tensorboard.record"
@@ -61,13 +62,11 @@ local function new_path(folder, suffix)
   end
 end
 
-local function quoted(path) return "'" .. path:gsub("'", "'\\''") .. "'" end
-
 -- A new file in a folder, which is made where it is missing.
 local function create(path, folder)
   local file = io.open(path, "wb")
   if file then return file end
-  os.execute("mkdir -p -- " .. quoted(folder) .. " 2>/dev/null")
+  folders.make(folder)
   return io.open(path, "wb")
 end
 

@@ -7,6 +7,7 @@
 -- others in C is one node. Hooks of the modules tell which of them runs.
 
 local core = require "demilune.core"
+local in_evaluation = require "demilune.nn.evaluation"
 local caller = require "demilune.caller"
 local proto = require "demilune.tensorboard.proto"
 
@@ -169,16 +170,6 @@ function Trace:hook()
 end
 
 -- ---- the forward ----
-
--- Calls fn with the model in evaluation, and puts every module's mode back.
-local function in_evaluation(model, fn)
-  local modes = {}
-  for _, module in model:named_modules() do modes[module] = module.training end
-  model:eval()
-  local ok, err = pcall(core.no_grad, fn)
-  for module, mode in pairs(modes) do module.training = mode end
-  if not ok then error(err, 0) end
-end
 
 -- Hooks that keep the stack of the modules that run; a module with hooks fuses nothing.
 local function follow_modules(self, model)
