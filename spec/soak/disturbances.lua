@@ -39,11 +39,13 @@ local function processors_of()
   return pipe:read "n"
 end
 
--- Disturbs the process `target` until it has ended.
+-- Disturbs the process `target` until it has ended, or sends USR1: a second process that was killed
+-- instead could leave its target stopped.
 local function disturb(process, acts, chance, target)
+  process.catch(USR1)
   math.randomseed(chance)
   local processors = processors_of()
-  while process.parent() == target do
+  while process.parent() == target and process.caught() == 0 do
     process.sleep(math.random() * 0.003)
     acts[math.random(#acts)](process, target, processors)
   end
@@ -180,7 +182,7 @@ end
 -- failures and signals the training met
 function Disturbances:finish()
   if self.second then
-    self.process.kill(self.second, KILL)
+    self.process.kill(self.second, USR1)
     self.process.wait(self.second)
   end
   return self.met + self.process.caught()

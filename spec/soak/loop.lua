@@ -153,6 +153,17 @@ local SLACK = {resident = 8 * MIB, lua = MIB / 2, tensors = 0, bytes = 0, blocks
   files = 0}
 local ORDER = {"tensors", "bytes", "blocks", "lua", "resident", "threads", "files"}
 
+-- How many threads there are. One that was joined stands in the list for a moment longer.
+local function threads()
+  local n
+  for _ = 1, 1000 do
+    n = process.entries "/proc/self/task"
+    if n == 1 then break end
+    process.sleep(0.001)
+  end
+  return n
+end
+
 local function figures()
   loader:finish()
   optimizer:zero_grad()
@@ -161,7 +172,7 @@ local function figures()
   local stats = dm.memory_stats()
   return {tensors = stats["allocation.all.current"], bytes = stats["allocated_bytes.all.current"],
     blocks = hooks.alloc_live(), lua = math.floor(collectgarbage "count" * 1024),
-    resident = resident(), threads = process.entries "/proc/self/task",
+    resident = resident(), threads = threads(),
     files = process.entries "/proc/self/fd"}
 end
 
