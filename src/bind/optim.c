@@ -71,26 +71,29 @@ static dm_Tensor *push_state_of(lua_State *L, lua_Integer i) {
 enum { UP_METHOD = UP_META + 1, UP_EVENT, UP_MASTER, UP_STEP, UP_NUMBER };
 enum { UP_BUFFER = UP_NUMBER + DM_MAX_NUMBERS };
 
-/* *out = the tensor of the state at `state` whose name is upvalue `key`; pushes the name
-   where there is none. */
-static void take(lua_State *L, int state, int key, dm_Tensor **out) {
+/* *out = the tensor of the state at `state`, a table or nil, whose name is upvalue `key`;
+   pushes the name where there is none. */
+static void take(lua_State *L, int state, bool has_state, int key, dm_Tensor **out) {
   lua_pushvalue(L, lua_upvalueindex(key));
-  if (!lua_istable(L, state)) return;
-  lua_pushvalue(L, -1);
-  const bool is_there = lua_rawget(L, state) != LUA_TNIL;
-  if (is_there) *out = dm_check_tensor(L, -1);
-  lua_pop(L, is_there ? 2 : 1);
+  if (DM_LIKELY(has_state && lua_rawget(L, state) != LUA_TNIL)) {
+    *out = dm_check_tensor(L, -1);
+    lua_settop(L, -2);
+  } else if (has_state) {
+    lua_pushvalue(L, lua_upvalueindex(key));
+    lua_replace(L, -2);
+  }
 }
 
 /* Reads the state of the slot's parameter from the table at `state`; pushes the names of the
    tensors that are missing there. */
 static void take_all(lua_State *L, int state, const dm_MethodRow *row, unsigned wanted,
                      bool master, dm_StepSlot *s) {
-  if (master) take(L, state, UP_MASTER, &s->master);
-  if (row->counts) take(L, state, UP_STEP, &s->step);
-  for (int k = 0; row->number[k]; k++) take(L, state, UP_NUMBER + k, &s->number[k]);
+  const bool has = lua_istable(L, state);
+  if (master) take(L, state, has, UP_MASTER, &s->master);
+  if (row->counts) take(L, state, has, UP_STEP, &s->step);
+  for (int k = 0; row->number[k]; k++) take(L, state, has, UP_NUMBER + k, &s->number[k]);
   for (int k = 0; row->buffer[k]; k++)
-    if (wanted >> k & 1u) take(L, state, UP_BUFFER + k, &s->buffer[k]);
+    if (wanted >> k & 1u) take(L, state, has, UP_BUFFER + k, &s->buffer[k]);
 }
 
 /* Pushes an array of the values from i to the top. */

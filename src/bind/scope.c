@@ -16,7 +16,10 @@
    tensors, the stream of a device's work, or the ring that new handles enter. */
 typedef enum Kind { OFF, ON, INFERENCE, DEVICE, STREAM, MEMORY } Kind;
 
+static const char scope_key = 0; /* its address marks a scope */
+
 typedef struct Scope {
+  const void *magic;
   Kind kind;
   bool open, old_grad, old_inference;
   dm_Device device, old_device; /* DEVICE: where tensors are made; STREAM: the stream's */
@@ -93,7 +96,11 @@ static void scope_shut(Scope *c) {
   unstack(c);
 }
 
-static Scope *check_scope(lua_State *L) { return luaL_checkudata(L, 1, "demilune.Scope"); }
+static Scope *check_scope(lua_State *L) {
+  Scope *c = lua_rawlen(L, 1) == sizeof *c ? lua_touserdata(L, 1) : NULL;
+  if (!c || c->magic != &scope_key) luaL_typeerror(L, 1, "demilune.Scope");
+  return c;
+}
 
 /* __close and scope:close(). */
 static int scope_close(lua_State *L) {
@@ -180,6 +187,7 @@ static void keep_coroutine(lua_State *L) {
 static Scope *push_scope(lua_State *L, State *S, Scope how) {
   Scope *c = lua_newuserdatauv(L, sizeof *c, 3);
   *c = how;
+  c->magic = &scope_key;
   c->S = S;
   c->line = dm_note_line(L, 1, OPENER);
   if (how.kind == STREAM) {

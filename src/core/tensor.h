@@ -57,7 +57,6 @@ struct dm_Tensor {
      that its base had when their histories last agreed. */
   uint32_t gen;
   int64_t offset, numel;
-  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   dm_Storage *storage;
   dm_Storage *home;       /* of an inlined handle that moved: the storage in its block */
   struct dm_Node *node;   /* owned; NULL for a leaf */
@@ -70,6 +69,8 @@ struct dm_Tensor {
   /* Owned, or NULL: a copy in the layout channels last, which a device's convolutions keep. It
      is valid by the same rule. */
   struct dm_Tensor *last;
+  /* Last, since most tensors have few dims: the rest of these lines is never in cache. */
+  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
 };
 
 /* Shape, dtype, device and layout of a tensor that does not exist yet. */
@@ -134,6 +135,21 @@ static inline dm_Meta dm_meta_of(const dm_Tensor *t) {
   dm_Meta m;
   dm_meta_set(&m, t);
   return m;
+}
+
+/* Metas that a recorded call keeps, packed: each has only its first n_dim sizes, so none may be
+   copied as a struct. A graph holds many of them, and a step is as fast as its memory is small.
+ */
+typedef struct dm_Metas {
+  char *at;
+  int n_dim; /* DM_FEW_DIM, or DM_MAX_DIM where one of the tensors has more */
+} dm_Metas;
+enum { DM_FEW_DIM = 4 };
+static inline int64_t dm_meta_bytes(int n_dim) {
+  return (int64_t)(offsetof(dm_Meta, shape) + sizeof(int64_t) * (size_t)n_dim);
+}
+static inline dm_Meta *dm_meta(dm_Metas m, int i) {
+  return (dm_Meta *)(void *)(m.at + i * dm_meta_bytes(m.n_dim));
 }
 int64_t dm_numel(int ndim, const int64_t *shape);
 bool dm_same_shape(const dm_Tensor *a, const dm_Tensor *b);

@@ -176,7 +176,7 @@ static dm_status add_at(Pass *p, const dm_Edge *e, dm_Tensor *g) {
   dm_Node *n = e->node;
   bool waiting = false;
   for (int i = 0; i < n->n_out && !waiting; i++) waiting = n->gy[i] != NULL;
-  const bool wide = n->op == &dm_ops[DM_OP_cast] && n->in_meta[0].dtype == DM_F32;
+  const bool wide = n->op == &dm_ops[DM_OP_cast] && dm_meta(n->metas, 0)->dtype == DM_F32;
   DM_TRY(accumulate(&n->gy[e->out], g, p->flags & DM_CREATE_GRAPH, wide));
   return waiting ? DM_OK : push(p, n);
 }
@@ -236,8 +236,8 @@ static void set_history(dm_Tensor *t, dm_Node *n, int out) {
 /* A tensor that a checkpoint made again must have the shape and dtype of the first run's, which
    the node's metas tell; and a leaf must have the version that it had then. */
 static dm_status check_remade(const dm_Node *n, const dm_Saved *s, const dm_Tensor *t) {
-  const dm_Meta *m = s->out >= 0    ? &n->out_meta[s->out]
-                     : s->from >= 0 ? &n->in_meta[s->from]
+  const dm_Meta *m = s->out >= 0    ? dm_meta(n->metas, n->n_in + s->out)
+                     : s->from >= 0 ? dm_meta(n->metas, s->from)
                                     : NULL;
   if (m && (m->dtype != t->dtype || m->ndim != t->ndim ||
             memcmp(m->shape, t->shape, sizeof m->shape[0] * m->ndim) != 0))
@@ -285,7 +285,7 @@ static dm_Tensor *sum_so_far(const dm_Node *n, bool create) {
   const dm_Edge *e = &n->in[0];
   dm_Tensor *sum = e->node && !create ? e->node->gy[e->out] : NULL;
   const bool ours = sum && owned_alone(sum) && sum->offset == 0 &&
-                    sum->dtype == n->in_meta[0].dtype && !dm_observed() &&
+                    sum->dtype == dm_meta(n->metas, 0)->dtype && !dm_observed() &&
                     !dm_thread_state()->anomaly.enabled;
   return ours ? sum : NULL;
 }
@@ -297,7 +297,7 @@ static bool sums_products(const dm_Node *n, const bool *need) {
   if (!gy || !dm_is_low(gy->dtype) || !(n->op->flags & F_POINTWISE) || n->n_saved == 0)
     return false;
   for (int i = 0; i < n->n_in; i++) {
-    const dm_Meta *m = &n->in_meta[i];
+    const dm_Meta *m = dm_meta(n->metas, i);
     if (need[i] && dm_numel(m->ndim, m->shape) < gy->numel) return true;
   }
   return false;
@@ -340,7 +340,7 @@ static dm_status call_grad(dm_Node *n, const bool *need, dm_Tensor **gx, bool cr
                .need = need,
                .in = in,
                .out = out,
-               .in_meta = n->in_meta,
+               .metas = n->metas,
                .sum = n->n_in == 1 && gy[0] == n->gy[0] ? sum_so_far(n, create) : NULL,
                .create_graph = create,
                .x = x};
@@ -390,7 +390,7 @@ static dm_status gradients_unobserved(Pass *p, dm_Node *n, const bool *need, dm_
   }
   dm_x_free(&x);
   for (int i = 0; i < n->n_in && st == DM_OK; i++)
-    if (gx[i] && need[i]) st = fit(&gx[i], &n->in_meta[i]);
+    if (gx[i] && need[i]) st = fit(&gx[i], dm_meta(n->metas, i));
   ts->base = base;
   return st;
 }

@@ -43,8 +43,8 @@ typedef struct dm_Custom {
   void *ctx;
 } dm_Custom;
 
-/* One recorded call. The struct and its arrays in, in_meta, out_meta, saved_in, saved_out,
-   gy and attr are one block. */
+/* One recorded call. The struct and its arrays in, metas, saved_in, saved_out, gy and attr are
+   one block. */
 typedef struct dm_Node {
   atomic_int refs;
   const dm_OpInfo *op; /* NULL for a custom one */
@@ -56,7 +56,7 @@ typedef struct dm_Node {
   bool released;         /* a backward pass has dropped the saved tensors */
   bool scales;           /* multiplies by a loss scale: the leaves below get scaled gradients */
   dm_Edge *in;
-  dm_Meta *in_meta, *out_meta;
+  dm_Metas metas; /* of the inputs, then of the outputs */
   struct dm_Saved *saved_in, *saved_out;
   dm_Tensor **gy;     /* the outputs' gradients so far, during a backward pass */
   dm_Tensor **retain; /* outputs with retain_grad, borrowed; or NULL */

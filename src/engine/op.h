@@ -142,11 +142,15 @@ typedef struct dm_Grad {
   dm_Tensor **gx;
   const bool *need;
   dm_Tensor *const *in, *const *out; /* saved ones; others NULL */
-  const dm_Meta *in_meta;
+  dm_Metas metas;                    /* of the inputs */
   dm_Tensor *sum; /* what came for input 0 by other ways, to be changed in place; or NULL */
   bool create_graph;
   dm_X *x;
 } dm_Grad;
+
+static inline const dm_Meta *dm_in_meta(const dm_Grad *g, int i) {
+  return dm_meta(g->metas, i);
+}
 
 typedef dm_status dm_RuleFn(dm_Call *c);
 typedef dm_status dm_KernelFn(dm_Call *c);

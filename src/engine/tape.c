@@ -120,6 +120,26 @@ static dm_Edge edge_of(dm_Tensor *t) {
 
 static int64_t up8(int64_t n) { return (n + 7) & ~(int64_t)7; }
 
+/* How many sizes each meta of a node has. */
+static int dims_of_metas(int n_in, dm_Tensor *const *in, int n_out, dm_Tensor *const *out) {
+  bool few = true;
+  for (int i = 0; i < n_in; i++) few &= !in[i] || in[i]->ndim <= DM_FEW_DIM;
+  for (int i = 0; i < n_out; i++) few &= out[i]->ndim <= DM_FEW_DIM;
+  return few ? DM_FEW_DIM : DM_MAX_DIM;
+}
+
+static inline void keep_meta(dm_Metas metas, int i, const dm_Tensor *t) {
+  dm_Meta *m = dm_meta(metas, i);
+  m->dtype = t->dtype;
+  m->ndim = t->ndim;
+  m->device = t->device;
+  m->channels_last = false;
+  memcpy(m->shape, t->shape, DM_FEW_DIM * sizeof *m->shape);
+  if (DM_UNLIKELY(metas.n_dim > DM_FEW_DIM))
+    memcpy(m->shape + DM_FEW_DIM, t->shape + DM_FEW_DIM,
+           (DM_MAX_DIM - DM_FEW_DIM) * sizeof *m->shape);
+}
+
 /* A new node with all of its arrays in one block; edges and metas are filled in. n_saved: the
    length of saved_in; saved_out has n_out entries when save_out. */
 static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, int n_out,
@@ -131,7 +151,8 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   if (DM_UNLIKELY(a->enabled) && a->where && a->where(a->where_ctx, &where) != DM_OK)
     return NULL;
   const int64_t edges = up8((int64_t)sizeof(dm_Edge) * n_in);
-  const int64_t metas = up8((int64_t)sizeof(dm_Meta) * (n_in + n_out));
+  const int n_dim = dims_of_metas(n_in, in, n_out, out);
+  const int64_t metas = up8(dm_meta_bytes(n_dim) * (n_in + n_out));
   const int64_t saved = up8((int64_t)sizeof(dm_Saved) * (n_saved + (save_out ? n_out : 0)));
   const int64_t grads = up8((int64_t)sizeof(dm_Tensor *) * n_out);
   const int64_t head = up8((int64_t)sizeof(dm_Node));
@@ -154,8 +175,7 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   p += head;
   n->in = (dm_Edge *)(void *)p;
   p += edges;
-  n->in_meta = (dm_Meta *)(void *)p;
-  n->out_meta = n->in_meta + n_in;
+  n->metas = (dm_Metas){p, n_dim};
   p += metas;
   if (n_saved) n->saved_in = (dm_Saved *)(void *)p;
   if (save_out) n->saved_out = (dm_Saved *)(void *)p + n_saved;
@@ -165,12 +185,12 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   n->attr = p + grads;
   for (int i = 0; i < n_in; i++) {
     n->in[i] = edge_of(in[i]);
-    if (in[i]) dm_meta_set(&n->in_meta[i], in[i]);
-    else memset(&n->in_meta[i], 0, sizeof n->in_meta[i]);
+    if (in[i]) keep_meta(n->metas, i, in[i]);
+    else memset(dm_meta(n->metas, i), 0, (size_t)dm_meta_bytes(n_dim));
   }
   for (int i = 0; i < n_out; i++) {
     n->gy[i] = NULL;
-    dm_meta_set(&n->out_meta[i], out[i]);
+    keep_meta(n->metas, n_in + i, out[i]);
   }
   return n;
 }

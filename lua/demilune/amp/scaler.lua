@@ -111,9 +111,16 @@ local function check_outputs(value)
   return device
 end
 
+-- Raises where self is no scaler, as with_colon() does: the methods that each step calls look for
+-- the fault themselves, since its functions around them take longer.
+local function check_self(self, name)
+  if type(self) ~= "table" or not self[GradScaler] then caller.dotted("scaler", name) end
+end
+
 --- The loss times the scale; of a table of losses (nested at will), such a table.
 --- Once for each loss. Differentiable. A scaler that is off returns its argument.
 function GradScaler:scale(outputs)
+  if outputs == nil then check_self(self, "scale") end
   if not self._enabled then return outputs end
   start(self, check_outputs(outputs))
   return scaled(self, outputs)
@@ -300,6 +307,7 @@ end
 --- To have a schedule of learning rates follow the real steps:
 ---   if scaler:stepped(optimizer) then schedule:step() end
 function GradScaler:step(optimizer, ...)
+  if optimizer == nil then check_self(self, "step") end
   if not self._enabled then return plain_step(self, optimizer, ...) end
   check_call(self, "step", optimizer)
   check_extra(optimizer, ...)
@@ -377,6 +385,7 @@ local bind_update = options.signature("update", "new_scale?: number|tensor")
 --- was inf or NaN, else counts towards growth. new_scale (a number, a tensor of
 --- one element, or {new_scale = }) sets the scale instead; the counter stays.
 function GradScaler:update(new_scale)
+  if type(self) ~= "table" then caller.dotted("scaler", "update") end
   if not self._enabled then return end
   if not self._scale then
     caller.raise("update: there is no scale yet: scale() was not called; hint: " ..
@@ -507,7 +516,7 @@ function GradScaler:__tostring()
     s.steps, s.grows_in and ("grows in %d"):format(s.grows_in) or "does not grow")
 end
 
-caller.with_colon(GradScaler, "scaler", "scale unscale_ step update skipped stepped get_scale "
-  .. "stats is_enabled state_dict load_state_dict")
+caller.with_colon(GradScaler, "scaler", "unscale_ skipped stepped get_scale stats is_enabled "
+  .. "state_dict load_state_dict")
 
 return {GradScaler = new}

@@ -100,12 +100,6 @@ local function in_order(self)
   return list
 end
 
--- Whether a module and the ReLU after it are computed as one op: see nn/module.lua.
-local function is_fusible(module, after)
-  local can = module.can_fuse_relu
-  return can and after.forward == after.relu_forward and not after._has_hooks and can(module)
-end
-
 -- Frees the handle of a tensor between two modules that hold no activations, which is then
 -- Sequential's alone (the graph holds the values that the backward pass needs).
 local free, rawequal = core.methods.free, rawequal
@@ -116,11 +110,13 @@ function Sequential:forward(x, ...)
   local i, n = 1, #list
   while i <= n do
     local module, after = list[i], i < n and list[i + 1]
+    local can_fuse = after and module.can_fuse_relu
     local y
     if i == 1 and extra ~= nil then
       y = module(x, ...)
-    elseif after and is_fusible(module, after) then
-      y = module(x, "relu")
+    elseif can_fuse and after.forward == after.relu_forward and not after._has_hooks
+      and can_fuse(module) then
+      y = module(x, "relu") -- both as one op: see nn/module.lua
       i = i + 1
     else
       y = module(x)

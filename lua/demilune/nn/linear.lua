@@ -43,9 +43,10 @@ end
 -- Whether relu(self(x)) may be computed as one op. The result is the same, since relu of the
 -- rounded result is the rounded relu; but hooks and observers must see the layer's own
 -- output, and a class with another forward is not known to compute a linear map.
-local forward, is_observed = Linear.forward, Module.is_observed
+local forward, observer = Linear.forward, Module._observer
 function Linear:can_fuse_relu()
-  return self.forward == forward and not self.activation and not is_observed(self)
+  return self.forward == forward and not self.activation and not self._has_hooks
+    and not observer[1]
 end
 
 --- relu(layer(x)), as one op where that is possible.

@@ -603,6 +603,7 @@ end
 
 -- [1]: the function that is told which module runs, or nil: see Module.observe.
 local observer = {}
+Module._observer = observer
 
 --- Whether a hook of this module, or an observer of all modules, sees its calls.
 function Module:is_observed() return self._has_hooks or observer[1] ~= nil end

@@ -265,8 +265,8 @@ static void bias_gradient(dm_Grad *g) {
 void conv2d_grad(dm_Grad *g) {
   const dm_ConvAttr *a = DM_ATTR(dm_ConvAttr, g);
   dm_Tensor *gy = g->gy[0];
-  if (g->need[0]) g->gx[0] = x_dx(g->x, a, gy, g->in[1], &g->in_meta[0]);
-  if (g->need[1]) g->gx[1] = x_dw(g->x, a, gy, g->in[0], &g->in_meta[1]);
+  if (g->need[0]) g->gx[0] = x_dx(g->x, a, gy, g->in[1], dm_in_meta(g, 0));
+  if (g->need[1]) g->gx[1] = x_dw(g->x, a, gy, g->in[0], dm_in_meta(g, 1));
   bias_gradient(g);
 }
 
@@ -275,7 +275,7 @@ void conv2d_dx_grad(dm_Grad *g) {
   const dm_ConvAttr *a = &DM_ATTR(dm_ConvSizedAttr, g)->conv;
   dm_Tensor *gz = g->gy[0];
   if (g->need[0]) g->gx[0] = x_fwd(g->x, a, gz, g->in[1]);
-  if (g->need[1]) g->gx[1] = x_dw(g->x, a, g->in[0], gz, &g->in_meta[1]);
+  if (g->need[1]) g->gx[1] = x_dw(g->x, a, g->in[0], gz, dm_in_meta(g, 1));
   bias_gradient(g);
 }
 
@@ -284,5 +284,5 @@ void conv2d_dw_grad(dm_Grad *g) {
   const dm_ConvAttr *a = &DM_ATTR(dm_ConvSizedAttr, g)->conv;
   dm_Tensor *gz = g->gy[0];
   if (g->need[0]) g->gx[0] = x_fwd(g->x, a, g->in[1], gz);
-  if (g->need[1]) g->gx[1] = x_dx(g->x, a, g->in[0], gz, &g->in_meta[1]);
+  if (g->need[1]) g->gx[1] = x_dx(g->x, a, g->in[0], gz, dm_in_meta(g, 1));
 }

@@ -363,7 +363,7 @@ dm_status gather_cpu(dm_Call *c) {
 
 /* Added, not written: an element that was taken twice gets both gradients. */
 dm_Tensor *x_put_back(dm_Grad *g, int64_t dim, dm_Tensor *gy, dm_Tensor *index) {
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   dm_Tensor *zeros = gy ? x_zeros(g->x, m->ndim, m->shape, gy) : NULL;
   return dm_x(g->x, DM_OP_scatter_add, &dim, 3, zeros, index, gy);
 }
@@ -481,7 +481,7 @@ dm_status scatter_reduce_self_cpu(dm_Call *c) {
    index. */
 static dm_Tensor *source_gradient(dm_Grad *g) {
   dm_Tensor *t = dm_x(g->x, DM_OP_gather, g->attr, 2, g->gy[0], g->in[1]);
-  const dm_Meta *m = &g->in_meta[2];
+  const dm_Meta *m = dm_in_meta(g, 2);
   if (!t || m->ndim == 0) return t;
   if (t->numel == 0) return x_zeros(g->x, m->ndim, m->shape, t);
   bool same = true;

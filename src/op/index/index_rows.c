@@ -183,7 +183,7 @@ dm_status index_select_cpu(dm_Call *c) {
 }
 /* dx is zeros with gy's rows added at the positions. */
 void index_select_grad(dm_Grad *g) {
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const dm_IndexAddAttr attr = {DM_ATTR(dm_AlongAttr, g)->dim, 1};
   dm_Tensor *zeros = x_zeros(g->x, m->ndim, m->shape, g->gy[0]);
   g->gx[0] = dm_x(g->x, DM_OP_index_add, &attr, 3, zeros, g->in[1], g->gy[0]);
@@ -206,7 +206,7 @@ dm_status index_get_cpu(dm_Call *c) {
 }
 /* dx is zeros with gy's rows accumulated at the positions. */
 void index_get_grad(dm_Grad *g) {
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const int64_t attr[2] = {DM_ATTR(dm_AlongAttr, g)->dim, true}; /* dim, accumulate */
   dm_Tensor *zeros = x_zeros(g->x, m->ndim, m->shape, g->gy[0]);
   g->gx[0] = dm_x(g->x, DM_OP_index_put, attr, 3, zeros, g->in[1], g->gy[0]);
@@ -387,7 +387,7 @@ dm_status embedding_cpu(dm_Call *c) {
 /* dweight by embedding_backward; rows of padding_idx get no gradient. */
 void embedding_grad(dm_Grad *g) {
   const dm_EmbeddingAttr *a = g->attr;
-  const dm_EmbeddingBackwardAttr attr = {g->in_meta[1].shape[0], a->padding_idx};
+  const dm_EmbeddingBackwardAttr attr = {dm_in_meta(g, 1)->shape[0], a->padding_idx};
   if (g->need[1]) g->gx[1] = dm_x(g->x, DM_OP_embedding_backward, &attr, 2, g->gy[0], g->in[0]);
 }
 

@@ -412,7 +412,7 @@ static dm_Tensor *right_gradient(dm_X *x, dm_Tensor *a, const dm_Meta *b, dm_Ten
 void matmul_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *a = g->in[0], *b = g->in[1], *gy = g->gy[0];
-  const bool a_vec = g->in_meta[0].ndim == 1, b_vec = g->in_meta[1].ndim == 1;
+  const bool a_vec = dm_in_meta(g, 0)->ndim == 1, b_vec = dm_in_meta(g, 1)->ndim == 1;
   if (b_vec) {
     gy = x_unsqueeze(x, gy, gy->ndim);
     if (b) b = x_unsqueeze(x, b, 1); /* each is kept only for the other's gradient */
@@ -422,9 +422,9 @@ void matmul_grad(dm_Grad *g) {
     if (a) a = x_unsqueeze(x, a, 0);
   }
   if (x->st != DM_OK) return;
-  if (g->need[0]) g->gx[0] = summed_product(x, gy, x_mt(x, b), &g->in_meta[0]);
-  if (g->need[1]) g->gx[1] = right_gradient(x, a, &g->in_meta[1], gy);
-  if (b_vec && g->gx[1]) g->gx[1] = x_reshape(x, g->gx[1], 1, g->in_meta[1].shape);
+  if (g->need[0]) g->gx[0] = summed_product(x, gy, x_mt(x, b), dm_in_meta(g, 0));
+  if (g->need[1]) g->gx[1] = right_gradient(x, a, dm_in_meta(g, 1), gy);
+  if (b_vec && g->gx[1]) g->gx[1] = x_reshape(x, g->gx[1], 1, dm_in_meta(g, 1)->shape);
 }
 
 /* t, or t times s where s is not 1: most calls have alpha = beta = 1. */
@@ -471,7 +471,7 @@ static dm_Tensor *before_activation(dm_Grad *g) {
    and nothing needs them as a composition. */
 static bool is_fused(const dm_Grad *g) {
   return g->n_in > 2 && g->need[1] && g->need[2] && !g->create_graph && !second_gradient(g) &&
-         dm_op_has_kernel(DM_OP_linear_backward, g->in_meta[1].device);
+         dm_op_has_kernel(DM_OP_linear_backward, dm_in_meta(g, 1)->device);
 }
 /* The same with one fused call, which also sets the gradients of weight and bias. */
 static dm_Tensor *fused_backward(dm_Grad *g) {

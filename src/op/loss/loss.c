@@ -299,8 +299,8 @@ done:
 /* dx needs only x's shape, so x is not saved. */
 void nll_loss_grad(dm_Grad *g) {
   const dm_NllLossAttr *a = g->attr;
-  dm_NllLossBackwardAttr b = {a->ignore_index, a->reduction, {g->in_meta[0].ndim, {0}}};
-  memcpy(b.shape.v, g->in_meta[0].shape, sizeof b.shape.v[0] * (size_t)b.shape.n);
+  dm_NllLossBackwardAttr b = {a->ignore_index, a->reduction, {dm_in_meta(g, 0)->ndim, {0}}};
+  memcpy(b.shape.v, dm_in_meta(g, 0)->shape, sizeof b.shape.v[0] * (size_t)b.shape.n);
   if (g->need[0])
     g->gx[0] = dm_x(g->x, DM_OP_nll_loss_backward, &b, 3, g->gy[0], g->in[1], g->in[2]);
 }

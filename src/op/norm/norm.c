@@ -237,10 +237,10 @@ static dm_DType compute_of(const dm_Meta *m) { return dm_compute_dtype((dm_DType
    groups, row) for the moments and to (outer, channels, inner) for the weight. */
 static void rows_grad_composed(dm_Grad *g, const dm_RowNormBackwardAttr *a) {
   dm_X *x = g->x;
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const dm_DType compute = compute_of(m);
   const int64_t n = dm_numel(m->ndim, m->shape);
-  const dm_Meta *w = &g->in_meta[1], *b = &g->in_meta[2];
+  const dm_Meta *w = dm_in_meta(g, 1), *b = dm_in_meta(g, 2);
   /* the shape of no elements does not tell: then weight or bias do */
   const int64_t channels = g->in[1]     ? dm_numel(w->ndim, w->shape)
                            : g->need[2] ? dm_numel(b->ndim, b->shape)
@@ -263,24 +263,25 @@ static void rows_grad_composed(dm_Grad *g, const dm_RowNormBackwardAttr *a) {
  */
 static void rows_grad(dm_Grad *g, dm_RowNormBackwardAttr a) {
   dm_Tensor *in[3] = {g->gy[0], g->in[0], g->in[1]}, *out[3] = {NULL};
-  if (g->create_graph || dm_numel(g->in_meta[0].ndim, g->in_meta[0].shape) == 0) {
+  if (g->create_graph || dm_numel(dm_in_meta(g, 0)->ndim, dm_in_meta(g, 0)->shape) == 0) {
     rows_grad_composed(g, &a);
     return;
   }
   if (!x_call(g->x, DM_OP_row_norm_backward, &a, 3, in, out)) return;
   g->gx[0] = out[0];
   for (int i = 1; i < 3; i++)
-    if (g->need[i]) g->gx[i] = x_reshape(g->x, out[i], g->in_meta[i].ndim, g->in_meta[i].shape);
+    if (g->need[i])
+      g->gx[i] = x_reshape(g->x, out[i], dm_in_meta(g, i)->ndim, dm_in_meta(g, i)->shape);
 }
 
 /* dweight and dbias come back as vectors and are reshaped to normalized_shape. */
 void layer_norm_grad(dm_Grad *g) {
-  rows_grad(g, dm_layer_rows(&g->in_meta[0], DM_ATTR(dm_LayerNormAttr, g)));
+  rows_grad(g, dm_layer_rows(dm_in_meta(g, 0), DM_ATTR(dm_LayerNormAttr, g)));
 }
 
 /* The same with rows of a group of channels. */
 void group_norm_grad(dm_Grad *g) {
-  rows_grad(g, dm_group_rows(&g->in_meta[0], DM_ATTR(dm_GroupNormAttr, g)));
+  rows_grad(g, dm_group_rows(dm_in_meta(g, 0), DM_ATTR(dm_GroupNormAttr, g)));
 }
 
 /* ---- batch_norm ---- */
@@ -516,7 +517,7 @@ static dm_Ints all_but_channel(const dm_Meta *m) {
 
 /* 1 / sqrt(var + eps) in the compute type. */
 static dm_Tensor *invstd_of(dm_Grad *g, dm_Tensor *var) {
-  dm_Tensor *v = x_cast(g->x, var, compute_of(&g->in_meta[0]));
+  dm_Tensor *v = x_cast(g->x, var, compute_of(dm_in_meta(g, 0)));
   return x_unary(g->x, DM_OP_rsqrt, x_shift(g->x, v, DM_ATTR(dm_EpsAttr, g)->eps));
 }
 /* All gradients of batch_norm by the fused op; `training` says whether mean and invstd
@@ -529,7 +530,7 @@ static void channels_grad(dm_Grad *g, dm_Tensor *mean, dm_Tensor *invstd, int64_
 /* mean and var depend on x here, which gives the two mean terms of dx. */
 void batch_norm_train_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   if (!g->gy[0]) return;
   if (!g->create_graph) {
     channels_grad(g, g->out[1], invstd_of(g, g->out[2]), true);
@@ -548,7 +549,7 @@ void batch_norm_train_grad(dm_Grad *g) {
    sum(gy). */
 void batch_norm_eval_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const dm_Ints dims = all_but_channel(m);
   dm_Tensor *invstd = invstd_of(g, g->in[4]);
   if (!g->create_graph) {

@@ -174,7 +174,7 @@ dm_status to_device_any(dm_Call *c) {
 
 /* Back to the device that x was on; the copy is waited for. */
 void to_device_grad(dm_Grad *g) {
-  const dm_ToDeviceAttr back = {dm_device_code(g->in_meta[0].device), 0};
+  const dm_ToDeviceAttr back = {dm_device_code(dm_in_meta(g, 0)->device), 0};
   g->gx[0] = dm_x(g->x, DM_OP_to_device, &back, 1, g->gy[0]);
 }
 

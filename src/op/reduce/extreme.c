@@ -114,7 +114,7 @@ dm_status amax_cpu(dm_Call *c) {
    its amax. */
 static dm_Tensor *to_equals(dm_Grad *g, dm_Ints dims, bool nan) {
   dm_X *x = g->x;
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const unsigned mask = dm_dims_bits(m->ndim, dims);
   dm_Tensor *y = x_keepdim(x, g->out[0], m, mask), *gy = x_keepdim(x, g->gy[0], m, mask);
   dm_Tensor *equal = dm_x(x, DM_OP_eq, NULL, 2, g->in[0], y);
@@ -161,7 +161,7 @@ dm_status max_cpu(dm_Call *c) {
 void max_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_DimAttr *a = DM_ATTR(dm_DimAttr, g);
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   if (!g->gy[0]) return;
   if (!a->dim.set) {
     g->gx[0] = to_equals(g, (dm_Ints){-1, {0}}, true);

@@ -155,7 +155,7 @@ dm_status sum_cpu(dm_Call *c) {
 /* gy reshaped to keep the reduced dims with size 1 and broadcast to x's shape: the
    gradient of a sum. */
 static dm_Tensor *spread(dm_Grad *g, dm_Ints dims) {
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   dm_Tensor *gy = x_keepdim(g->x, g->gy[0], m, dm_dims_bits(m->ndim, dims));
   return x_expand(g->x, gy, m->ndim, m->shape);
 }
@@ -192,7 +192,7 @@ static int64_t n_reduced(const dm_Meta *m, unsigned mask) {
 }
 /* dx = gy / n, broadcast to x's shape. */
 void mean_grad(dm_Grad *g) {
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const dm_Ints dims = DM_ATTR(dm_SumAttr, g)->dim;
   const unsigned mask = dm_dims_bits(m->ndim, dims);
   dm_Tensor *gy = x_scale(g->x, g->gy[0], 1.0 / (double)n_reduced(m, mask));
@@ -234,7 +234,7 @@ dm_status sum_to_size_cpu(dm_Call *c) {
 
 /* The adjoint of the adjoint: gy broadcast to x's shape. */
 void sum_to_size_grad(dm_Grad *g) {
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   g->gx[0] = x_expand(g->x, g->gy[0], m->ndim, m->shape);
 }
 
@@ -317,7 +317,7 @@ static dm_Tensor *others(dm_X *x, dm_Tensor *v, unsigned mask) {
 void prod_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_SumAttr *a = DM_ATTR(dm_SumAttr, g);
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const unsigned mask = dm_dims_bits(m->ndim, a->dim);
   dm_Tensor *v =
       x->st == DM_OK && a->dtype >= 0 ? x_cast(x, g->in[0], (dm_DType)a->dtype) : g->in[0];
@@ -385,7 +385,7 @@ dm_status var_cpu(dm_Call *c) {
 static dm_Tensor *var_slope(dm_Grad *g, dm_Tensor *gy) {
   dm_X *x = g->x;
   const dm_VarAttr *a = DM_ATTR(dm_VarAttr, g);
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const unsigned mask = dm_dims_bits(m->ndim, a->dim);
   const dm_SumAttr keep = {a->dim, 1, DM_NO_DTYPE};
   const double by = (double)n_reduced(m, mask) - dm_correction(a);
@@ -471,7 +471,7 @@ static dm_Tensor *x_same(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
 void norm_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_NormAttr *a = DM_ATTR(dm_NormAttr, g);
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const unsigned mask = dm_dims_bits(m->ndim, a->dim);
   dm_Tensor *v = a->dtype >= 0 ? x_cast(x, g->in[0], (dm_DType)a->dtype) : g->in[0];
   dm_Tensor *gy = x_keepdim(x, g->gy[0], m, mask), *y = x_keepdim(x, g->out[0], m, mask);
@@ -536,7 +536,7 @@ dm_status logsumexp_cpu(dm_Call *c) {
 /* dx = gy softmax(x) = gy e^(x - y). */
 void logsumexp_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const unsigned mask = dm_dims_bits(m->ndim, DM_ATTR(dm_DimsAttr, g)->dim);
   dm_Tensor *y = x_keepdim(x, g->out[0], m, mask), *gy = x_keepdim(x, g->gy[0], m, mask);
   g->gx[0] = x_mul(x, gy, x_unary(x, DM_OP_exp, x_sub(x, g->in[0], y)));

@@ -122,7 +122,7 @@ void cat_grad(dm_Grad *g) {
   const int dim = (int)(attr < 0 ? attr + gy->ndim : attr);
   int64_t at = 0;
   for (int i = 0; i < g->n_in; i++) {
-    const dm_Meta *m = &g->in_meta[i];
+    const dm_Meta *m = dm_in_meta(g, i);
     if (m->ndim == 1 && m->shape[0] == 0) continue;
     const int64_t narrow[3] = {dim, at, m->shape[dim]};
     if (g->need[i]) g->gx[i] = dm_x(g->x, DM_OP_narrow, narrow, 1, gy);

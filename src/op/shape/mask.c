@@ -129,7 +129,7 @@ dm_status masked_select_cpu(dm_Call *c) {
 
 /* dx is zeros with gy put at the masked elements. */
 void masked_select_grad(dm_Grad *g) {
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   dm_Tensor x = {.ndim = m->ndim}; /* carries only a shape, for dm_broadcast */
   int ndim;
   int64_t shape[DM_MAX_DIM];
@@ -184,7 +184,7 @@ void masked_put_grad(dm_Grad *g) {
     g->gx[0] = dm_x(g->x, DM_OP_masked_fill, NULL, 3, g->gy[0], g->in[1], dm_x_number(g->x, 0));
   if (!g->need[2]) return;
   dm_Tensor *t = dm_x(g->x, DM_OP_masked_select, NULL, 2, g->gy[0], g->in[1]);
-  const dm_Meta *m = &g->in_meta[2];
+  const dm_Meta *m = dm_in_meta(g, 2);
   if (!t || m->ndim == 0) {
     g->gx[2] = t;
     return;

@@ -129,7 +129,7 @@ dm_status reshape_compose(dm_Call *c, dm_X *x) {
 
 /* The gradient of views that keep the order of elements: gy in the input's shape. */
 void view_grad(dm_Grad *g) {
-  g->gx[0] = x_reshape(g->x, g->gy[0], g->in_meta[0].ndim, g->in_meta[0].shape);
+  g->gx[0] = x_reshape(g->x, g->gy[0], dm_in_meta(g, 0)->ndim, dm_in_meta(g, 0)->shape);
 }
 
 /* Dims from .. to become one; a 0-dim tensor becomes a vector. */
@@ -224,7 +224,7 @@ static dm_status permuted(dm_Call *c, const int *order) {
 
 /* dx is gy with the inverse permutation. */
 static void unpermute(dm_Grad *g, const int *order) {
-  dm_Ints back = {g->in_meta[0].ndim, {0}};
+  dm_Ints back = {dm_in_meta(g, 0)->ndim, {0}};
   for (int i = 0; i < back.n; i++) back.v[order[i]] = i;
   g->gx[0] = dm_x(g->x, DM_OP_permute, &back, 1, g->gy[0]);
 }
@@ -293,7 +293,7 @@ dm_status movedim_rule(dm_Call *c) {
 /* dx moves the dims of gy back: the permutation is computed again and inverted. */
 void movedim_grad(dm_Grad *g) {
   const dm_MovedimAttr *a = g->attr;
-  const int ndim = g->in_meta[0].ndim;
+  const int ndim = dm_in_meta(g, 0)->ndim;
   int from[DM_MAX_DIM], to[DM_MAX_DIM], order[DM_MAX_DIM];
   for (int i = 0; i < a->source.n; i++) {
     from[i] = (int)((a->source.v[i] + ndim) % ndim);
@@ -490,7 +490,7 @@ dm_status diagonal_rule(dm_Call *c) {
    added to the region of that sum, without a tensor of zeros for each region. */
 void as_region_grad(dm_Grad *g) {
   /* the region is the same view of the gradient so far, or of a new tensor of zeros */
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   dm_X *x = g->x;
   dm_Tensor *whole = g->sum ? g->sum : x_zeros(x, m->ndim, m->shape, g->gy[0]);
   if (x->st != DM_OK) return;
@@ -586,7 +586,7 @@ static dm_Tensor *window_positions(dm_X *x, const dm_AsStridedAttr *a, dm_Device
    its gradients, by index_add. */
 void as_strided_grad(dm_Grad *g) {
   const dm_AsStridedAttr *a = g->attr;
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   dm_X *x = g->x;
   if (!window_overlaps(a)) {
     as_region_grad(g);

@@ -369,7 +369,7 @@ dm_status max_pool2d_coded_cpu(dm_Call *c) {
 /* dx is gy scattered to the elements that won. */
 void max_pool2d_coded_grad(dm_Grad *g) {
   if (!g->gy[0] || !g->need[0]) return;
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const dm_MaxPoolSizedAttr a = {*DM_ATTR(dm_MaxPoolAttr, g),
                                  {m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
   g->gx[0] = dm_x(g->x, DM_OP_max_pool2d_scatter, &a, 2, g->gy[0], g->out[1]);
@@ -435,7 +435,7 @@ dm_status max_pool2d_gather_cpu(dm_Call *c) {
 
 /* The gradient of the gather is the scatter. */
 void max_pool2d_gather_grad(dm_Grad *g) {
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const dm_MaxPoolSizedAttr a = {*DM_ATTR(dm_MaxPoolAttr, g),
                                  {m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_max_pool2d_scatter, &a, 2, g->gy[0], g->in[1]);
@@ -657,7 +657,7 @@ dm_status avg_pool2d_cpu(dm_Call *c) {
 
 /* dx spreads gy / divisor over each window. */
 void avg_pool2d_grad(dm_Grad *g) {
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const dm_AvgPoolSizedAttr a = {*DM_ATTR(dm_AvgPoolAttr, g),
                                  {m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_avg_pool2d_spread, &a, 1, g->gy[0]);
@@ -728,7 +728,7 @@ dm_status adaptive_avg_pool2d_cpu(dm_Call *c) {
 
 /* dx spreads gy / (elements of the window) over each window. */
 void adaptive_avg_pool2d_grad(dm_Grad *g) {
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const dm_AdaptiveAvgPool2dSpreadAttr a = {{m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_adaptive_avg_pool2d_spread, &a, 1, g->gy[0]);
 }
@@ -749,7 +749,7 @@ dm_status adaptive_avg_pool2d_spread_cpu(dm_Call *c) {
 
 /* As for fixed windows: the gradient of the spreading is the mean. */
 void adaptive_avg_pool2d_spread_grad(dm_Grad *g) {
-  const dm_Meta *m = &g->in_meta[0];
+  const dm_Meta *m = dm_in_meta(g, 0);
   const dm_AdaptiveAvgPool2dAttr a = {{m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_adaptive_avg_pool2d, &a, 1, g->gy[0]);
 }
