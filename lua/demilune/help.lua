@@ -27,6 +27,10 @@ local function written(entry)
   for _, line in ipairs(entry.text) do
     lines[#lines + 1] = line == "" and "" or margin .. line
   end
+  if entry.example then
+    lines[#lines + 1] = margin .. "example:"
+    for _, line in ipairs(entry.example) do lines[#lines + 1] = margin .. "  " .. line end
+  end
   return table.concat(lines, "\n")
 end
 

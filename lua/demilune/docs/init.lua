@@ -226,6 +226,28 @@ local function guide(name)
   return {name = name, kind = "guide", signature = nil, text = text}
 end
 
+-- ---- examples ----
+
+local EXAMPLES = {"ops", "layers", "tools"}
+
+-- {[name] = text} of all files of examples, whose head says how one is written.
+local examples
+local function example_of(name)
+  if not examples then
+    examples = {}
+    for _, file in ipairs(EXAMPLES) do
+      for key, text in pairs(require("demilune.docs.examples." .. file)) do
+        examples[key] = text
+      end
+    end
+  end
+  local lines = examples[name] and {}
+  for line in (examples[name] or ""):gmatch "[^\n]+" do
+    lines[#lines + 1] = line:gsub("^    ", "")
+  end
+  return lines
+end
+
 -- ---- finding ----
 
 -- dm's value at "nn.utils.clip_grad_norm_", read part by part.
@@ -239,13 +261,7 @@ local function value_at(name)
   return value
 end
 
---- The entry of a name: {name =, kind = "op"|"class"|"function"|"module"|"guide", signature =,
---- text = a list of lines}; nil where there is none. "LSTM" finds nn.LSTM, "linalg.inv" the op
---- linalg_inv, "conv2d" the op, "indexing" the guide; "guide data" that of a name which is a
---- module.
----@param name string
----@return table?
-function docs.find(name)
+local function find(name)
   local page = name:match "^guide ([%w-]+)$"
   if page then return guide(page) end
   name = name:gsub("^dm%.", ""):gsub("^x:", "")
@@ -270,6 +286,20 @@ function docs.find(name)
   return guide(name)
 end
 
+--- The entry of a name: {name =, kind = "op"|"class"|"function"|"module"|"guide", signature =,
+--- text = a list of lines, example = another or nil}; nil where there is none. "LSTM" finds
+--- nn.LSTM, "linalg.inv" the op linalg_inv, "conv2d" the op, "indexing" the guide; "guide data"
+--- that of a name which is a module.
+---@param name string
+---@return table?
+function docs.find(name)
+  local entry = find(name)
+  if entry and not entry.example then
+    entry.example = example_of((entry.name:gsub("^dm%.", "")))
+  end
+  return entry
+end
+
 --- The entry of a value: a class, an object of one, a function of this library, a tensor.
 ---@param value any
 ---@return table?
@@ -291,6 +321,16 @@ function docs.of(value)
   end
 end
 
+-- Whether dm's value of that name is a function or a class of its own, written in Lua, that
+-- neither the ops nor the functions in C have.
+local function is_own(dm, name)
+  local value = dm[name]
+  local is_class = type(value) == "table" and rawget(value, "class")
+  return (type(value) == "function" or is_class) and name:sub(1, 1) ~= "_"
+    and not rawequal(value, core[name]) and not all_of_engine()[name]
+    and not all_ops()[name:gsub("_$", "")]
+end
+
 --- Every public name with its module, such as "nn.LSTM" and "conv2d", in order.
 ---@return string[]
 function docs.names()
@@ -298,6 +338,10 @@ function docs.names()
   for name in pairs((all_ops())) do list[#list + 1] = name end
   for name in pairs(all_of_engine()) do
     if not name:find "^%l+%." then list[#list + 1] = name end -- others are names of modules
+  end
+  local dm = require "demilune"
+  for name in pairs(late.names(dm)) do
+    if type(name) == "string" and is_own(dm, name) then list[#list + 1] = name end
   end
   for _, module in ipairs(MODULES) do
     for name in pairs(late.names(value_at(module))) do

@@ -117,7 +117,6 @@ local function entry_of(lines)
     elseif example then
       example[#example + 1] = comment(line)
       entry.example = example
-      entry.text[#entry.text + 1] = "    " .. comment(line)
     else
       entry.params[#entry.params + 1] = line:match "^%-%-%-@param%s+(%S+)"
       entry.text[#entry.text + 1] = in_words(line)

@@ -1,6 +1,11 @@
 -- A line of documentation for names that a loop makes, so that no comment stands above each.
 
 local texts = {
+  memory_summary = "a table, as text, of what tensors hold and what the allocator keeps",
+  tril_indices = "tril_indices(rows, columns, offset = 0): (2, n), the positions on and below a "
+    .. "diagonal",
+  triu_indices = "triu_indices(rows, columns, offset = 0): (2, n), the positions on and above a "
+    .. "diagonal",
   ["cuda.empty_cache"] = "gives memory that no tensor uses back to the GPU",
   ["cuda.manual_seed"] = "seeds the generator of the current GPU",
   ["cuda.manual_seed_all"] = "seeds the generators of all GPUs",
