@@ -329,7 +329,7 @@ describe("sizes beyond all memory", function()
 
   it("numbers at the ends of int64 do not overflow", function()
     local x, most = dm.ones(1, 2, 4, 4), math.maxinteger
-    assert.refuses("weight wants " .. most .. " times 2", function()
+    assert.refuses("wants 2 in each of " .. most .. " groups", function()
       return x:conv2d(dm.ones(2, 2, 3, 3), {groups = most})
     end)
     assert.refuses("0 channels do not part", function()

@@ -109,7 +109,7 @@ local IMAGES = {
   {"conv1d: bias has shape {5}, wanted {1}", function()
     F.conv1d(shaped(1, 1, 4), shaped(1, 1, 2), shaped(5))
   end},
-  {"conv1d: input has 3 channels, weight wants 1 times 2", function()
+  {"conv1d: input of shape {1, 3, 4} has 3 channels, weight of shape {1, 2, 2} wants 2", function()
     F.conv1d(shaped(1, 3, 4), shaped(1, 2, 2))
   end},
   {"conv1d: groups is 0, wanted at least 1", function()

@@ -13,6 +13,8 @@
    several sizes of x, and several sizes of the kernel, give one size of y. */
 #include "op/conv/conv.h"
 
+#include <stdio.h>
+
 #include "base/error.h"
 #include "core/copy.h"
 #include "op/pointwise/pointwise.h"
@@ -122,6 +124,15 @@ static dm_Tensor *bias_of(const dm_Call *c) { return c->n_in > 2 ? c->in[2] : NU
 
 /* ---- rules ---- */
 
+dm_status dm_refuse_channels(const char *op, const dm_Tensor *x, int64_t channels,
+                             const dm_Tensor *w, int64_t groups) {
+  char each[48] = "";
+  if (groups > 1) snprintf(each, sizeof each, " in each of %lld groups", (long long)groups);
+  return dm_fail(DM_EARG,
+                 "%s: input of shape %s has %lld channels, weight of shape %s wants %lld%s", op,
+                 DM_SHAPE(x), (long long)channels, DM_SHAPE(w), (long long)w->shape[1], each);
+}
+
 /* x (N, C, H, W), weight (O, C/G, R, S), bias (O) -> y (N, O, P, Q), all of one float
    dtype. */
 dm_status conv2d_rule(dm_Call *c) {
@@ -133,8 +144,7 @@ dm_status conv2d_rule(dm_Call *c) {
     return dm_fail(DM_EARG, "conv2d: groups is %lld, wanted at least 1", (long long)a->groups);
   const int64_t channels = dm_image_dims(x).c, each = w->shape[1];
   if (channels % a->groups != 0 || channels / a->groups != each)
-    return dm_fail(DM_EARG, "conv2d: input has %lld channels, weight wants %lld times %lld",
-                   (long long)channels, (long long)a->groups, (long long)each);
+    return dm_refuse_channels("conv2d", x, channels, w, a->groups);
   DM_TRY(check_same_dtype(c, x, w, "weight"));
   if (bias) {
     DM_TRY(check_same_dtype(c, x, bias, "bias"));

@@ -29,6 +29,10 @@ static inline void dm_conv_axis(const dm_ConvAttr *a, int i, int64_t in, int64_t
   *out = same ? in : extent < 0 ? 0 : extent / a->stride[i] + 1;
 }
 
+/* Fails: the input's channels are not those of the weight (O, C/G, ...) times the groups. */
+dm_status dm_refuse_channels(const char *op, const dm_Tensor *x, int64_t channels,
+                             const dm_Tensor *w, int64_t groups);
+
 static inline dm_ConvDims dm_conv_dims(const dm_ConvAttr *a, dm_ImageDims x, int64_t o,
                                        int64_t r, int64_t s) {
   dm_ConvDims d;

@@ -28,8 +28,7 @@ static dm_status check_channels(const dm_Call *c, int dims, int64_t groups) {
     return dm_fail(DM_EARG, "%s: groups is %lld, wanted at least 1", c->op->name,
                    (long long)groups);
   if (channels % groups != 0 || channels / groups != w->shape[1])
-    return dm_fail(DM_EARG, "%s: input has %lld channels, weight wants %lld times %lld",
-                   c->op->name, (long long)channels, (long long)groups, (long long)w->shape[1]);
+    return dm_refuse_channels(c->op->name, in, channels, w, groups);
   if (n_out % groups != 0)
     return dm_fail(DM_EARG, "%s: %lld groups do not divide %lld input and %lld output channels",
                    c->op->name, (long long)groups, (long long)channels, (long long)n_out);
