@@ -609,8 +609,13 @@ describe("a disk that fails", function()
       print(w:flush())
       print(w:close())
     ]]):format(folder.path "full"))
-    local text = folder.run(("LUA_PATH=%q LUA_CPATH=%q sh -c 'trap \"\" XFSZ; ulimit -f 8; "
-      .. "lua5.4 %s'"):format(package.path, package.cpath, script))
+    -- gcov, where it counts lines, says that it cannot write its files either
+    local function run_within(blocks, program)
+      return folder.run(("LUA_PATH=%q LUA_CPATH=%q sh -c 'trap \"\" XFSZ; ulimit -f %d; "
+        .. "lua5.4 %s'"):format(package.path, package.cpath, blocks, program))
+        :gsub("libgcov[^\n]*\n", "")
+    end
+    local text = run_within(8, script)
     assert.matches("full.lua:%d: warning: SummaryWriter: File too large; the program goes on", text)
     assert.matches("\nnil\tFile too large\nnil\tFile too large\n$", text)
     assert.equal(1, select(2, text:gsub("warning", "")))
@@ -620,9 +625,7 @@ describe("a disk that fails", function()
     local none = folder.write("none.lua", ([[
       print(require "demilune".SummaryWriter(%q))
     ]]):format(folder.path "none"))
-    text = folder.run(("LUA_PATH=%q LUA_CPATH=%q sh -c 'trap \"\" XFSZ; ulimit -f 0; lua5.4 %s'")
-      :format(package.path, package.cpath, none))
-    assert.equal("nil\tFile too large\n", text)
+    assert.equal("nil\tFile too large\n", (run_within(0, none)))
 
     local w = open "full_for_a_while"
     local file = w.files[w.log_dir]

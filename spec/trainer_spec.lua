@@ -263,5 +263,11 @@ describe("Trainer", function()
       "valid is a TensorDataset, wanted a DataLoader")
     assert.equal(0, trainer.epoch)
     assert.error_matches(function() trainer:fit(run) end, "'valid_acuracy', which no epoch has")
+    assert.equal(0, trainer.epoch) -- said before the first
+    local ok, why = pcall(function()
+      trainer = dm.Trainer{model = model, loss = print, optimizer = optimizer, resume = "/no/x"}
+    end)
+    assert.is_false(ok)
+    assert.matches("trainer_spec.lua:%d+: Trainer: load: cannot open '/no/x'", why)
   end)
 end)

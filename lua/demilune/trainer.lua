@@ -252,7 +252,8 @@ end
 --- Loads a file that save wrote; fit then does the epochs that are left.
 ---@param path string
 function Trainer:load(path)
-  local state = assert(files.load(path))
+  local state, why = files.load(path)
+  if not state then caller.raise("Trainer: %s", why) end
   call_back(self, "on_load_checkpoint", state)
   for _, name in ipairs(PARTS) do
     local part = part_of(self, name)
@@ -324,6 +325,21 @@ local function check_loader(name, loader)
     .. "data.DataLoader(set, {batch_size = 64})", name, loader.class or "table")
 end
 
+-- Raises before the first epoch where its values will have no such name; a callback may add others.
+local function check_monitor(self, has_valid)
+  local name = self.monitor
+  if not name or name == "lr" or self.callbacks.on_train_epoch_end then return end
+  local names = {}
+  for metric in pairs(start_metrics(self)) do
+    names["train_" .. metric] = true
+    if has_valid then names["valid_" .. metric] = true end
+  end
+  if names[name] then return end
+  local near = options.nearest(name, names)
+  caller.raise("Trainer: monitor is '%s', which no epoch has%s", name,
+    near and ("; did you mean '%s'?"):format(near) or "")
+end
+
 local bind_fit = options.signature("Trainer:fit",
   "*, train: table, valid?: table, epochs: integer = 1")
 
@@ -335,6 +351,7 @@ function Trainer:fit(...)
   local o = bind_fit(...)
   check_loader("train", o.train)
   if o.valid then check_loader("valid", o.valid) end
+  check_monitor(self, o.valid ~= nil)
   self.train_loader = o.train
   if self.loader_state and o.train.load_state_dict then
     o.train:load_state_dict(self.loader_state)
