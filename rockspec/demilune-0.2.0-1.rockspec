@@ -11,25 +11,20 @@ description = {
     and writes PNG files, with libjpeg it reads JPEG files, with utf8proc it
     has the tokenizer of GPT-2. Where nvcc is found,
     the CUDA back end is built too: `luarocks make WITH_CUDA=0` leaves it out, WITH_CUDA=1
-    insists on it, CUDA_ARCH="80;90" says for which GPUs.]],
+    insists on it. CUDA_ARCH="80;90" says for which GPUs, else it is those of this
+    machine.]],
   license = "MIT",
   labels = { "machine-learning", "tensor", "autograd", "neural-network" },
 }
 dependencies = { "lua >= 5.4" }
 build = {
-  type = "cmake",
-  variables = {
-    CMAKE_C_FLAGS = "$(CFLAGS)",
-    CMAKE_BUILD_TYPE = "Release",
-    CMAKE_INSTALL_PREFIX = "$(PREFIX)",
-    WITH_CUDA = "$(WITH_CUDA)", -- empty: auto
-    CUDA_ARCH = "$(CUDA_ARCH)",
-    LUA = "$(LUA)", -- writes the op table
-    LUA_INCDIR = "$(LUA_INCDIR)",
-    LUADIR = "$(LUADIR)",
-    LIBDIR = "$(LIBDIR)",
-    DM_SHARED = "OFF",
-    DM_INSTALL_C = "OFF",
-  },
+  type = "command", -- CMake, on all processors: LuaRocks' own build type takes one
+  build_command = 'cmake -S . -B build.luarocks -DCMAKE_BUILD_TYPE=Release '
+    .. '-DCMAKE_C_FLAGS="$(CFLAGS)" -DCMAKE_INSTALL_PREFIX="$(PREFIX)" '
+    .. '-DWITH_CUDA="$(WITH_CUDA)" -DCUDA_ARCH="$(CUDA_ARCH)" ' -- empty where not given: auto
+    .. '-DLUA="$(LUA)" -DLUA_INCDIR="$(LUA_INCDIR)" -DLUADIR="$(LUADIR)" -DLIBDIR="$(LIBDIR)" '
+    .. '-DDM_SHARED=OFF -DDM_INSTALL_C=OFF '
+    .. '&& cmake --build build.luarocks -j `getconf _NPROCESSORS_ONLN`',
+  install_command = "cmake --install build.luarocks",
   install = { bin = { demilune = "scripts/demilune" } },
 }

@@ -32,7 +32,7 @@ local NO_DOUBLE, OPERANDS = {}, {} -- OPERANDS: of an op by name, the position o
 for _, row in ipairs(dm.ops()) do
   NO_DOUBLE[row.name] = row.no_double or nil
   OPERANDS[row.name] = {}
-  for i, name in ipairs(row.tensors) do OPERANDS[row.name][name] = i end
+  for i, name in ipairs(row.tensors) do OPERANDS[row.name][name:gsub("?$", "")] = i end
 end
 
 -- The keys of a table in a fixed order, so that slots have the same numbers in each process:
