@@ -11,8 +11,8 @@
    Plans are kept for the process. The engine's number and its settings are also written to
    disk, so that the next process can rebuild the plan without asking again, which takes long.
 
-   What the library refuses is remembered, and left to our own kernels: float64, and every
-   graph without such an engine. */
+   Graphs that the library refuses are remembered, and left to our own kernels: float64, and
+   every graph without such an engine. */
 #include "kernels/conv.h"
 
 #if __has_include(<cudnn.h>)

@@ -21,7 +21,7 @@ local INSIDE = {
 -- nothing of the engine, and what src/ops/generate.lua writes into the build folder.
 local FACE, GENERATED = "demilune.h", "^[^/]+%.gen%.%l+$"
 
--- What a lower layer calls and an upper one supplies, through the linker or a pointer that it
+-- Names that a lower layer calls and an upper one supplies, through the linker or a pointer that it
 -- sets: {where it is declared, where it is defined or set}. The functions of the op table's
 -- rows are the same on a large scale: engine/op.h declares them all with ops.gen.def, and
 -- the files of op/ define them.

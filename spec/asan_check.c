@@ -18,7 +18,7 @@ enum { SEEN = 66 }; /* the exit status of a child that the sanitizer ends */
 DM_API const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "exitcode=66:detect_leaks=0"; }
 
-/* What a child does to a tensor of n floats. */
+/* The acts of a child on a tensor of n floats. */
 typedef enum Act { INSIDE, AFTER, BYTE_AFTER, BEFORE, FREED, N_ACT } Act;
 static const char *const act_names[N_ACT] = {"inside", "one float after the end",
                                              "one byte after the end", "one float before",

@@ -561,7 +561,7 @@ end)
 -- ---- progress ----
 
 describe("dm.progress:", function()
-  -- What it writes over a loop, to a file that is no terminal.
+  -- The text that it writes over a loop, to a file that is no terminal.
   local function written(loop)
     local file = assert(io.open(path "log", "w+"))
     local ok, message = pcall(loop, file)

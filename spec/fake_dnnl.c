@@ -40,7 +40,7 @@ static _Thread_local int threads = 5;
 void omp_set_num_threads(int n) { threads = n; }
 int omp_get_max_threads(void) { return threads; }
 
-/* What is made and not destroyed; what was multiplied. */
+/* Counts of objects that were made and not destroyed, and of products. */
 static _Atomic int live, products;
 int fake_dnnl_live(void) { return live; }
 int fake_dnnl_products(void) { return products; }

@@ -1,4 +1,4 @@
--- What samples and golden values do not show of the ops written in Lua: random numbers, dtypes,
+-- Ops written in Lua, where samples and golden values do not show them: random numbers, dtypes,
 -- shapes that are properties, views, help.
 
 local dm = require "demilune"

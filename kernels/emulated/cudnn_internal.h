@@ -1,4 +1,4 @@
-/* What the parts of the emulated cuDNN share: descriptors and what tensors hold. */
+/* The parts of the emulated cuDNN share this: descriptors and the memory of tensors. */
 #ifndef DM_EMULATED_CUDNN_INTERNAL_H
 #define DM_EMULATED_CUDNN_INTERNAL_H
 

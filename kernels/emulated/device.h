@@ -1,4 +1,4 @@
-/* What a kernel may say, for the emulation: NVIDIA's qualifiers, built-in
+/* The words of a kernel, for the emulation: NVIDIA's qualifiers, built-in
    variables, vectors and intrinsics, each with exactly the overloads that CUDA
    has, so that what compiles here compiles there. C++; block.cpp does the work. */
 #ifndef DM_EMULATED_DEVICE_H

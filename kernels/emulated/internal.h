@@ -1,4 +1,4 @@
-/* What the emulation's own files share. */
+/* The emulation's own files share this. */
 #ifndef DM_EMULATED_INTERNAL_H
 #define DM_EMULATED_INTERNAL_H
 

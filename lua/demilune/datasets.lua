@@ -18,7 +18,7 @@ local Images = data.Dataset:extend "Images"
 
 local bind_augment = options.signature("augment", "*, padding: integer = 0, flip: number = 0")
 
--- What normalize and augment say.
+-- The transforms that the options normalize and augment ask for.
 local function default_transform(images, opts)
   local list = {transforms.ToTensor(),
     transforms.Normalize(table.unpack(opts.normalize or {0, 1}))}

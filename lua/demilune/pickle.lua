@@ -55,7 +55,7 @@ local function text(m, n)
   return m.bytes:sub(at, at + n - 1)
 end
 
---- What a name stands for, or what persistent gave, as a table; {} for values of the file, whose
+--- The table that a name stands for or that persistent gave; {} for values of the file, whose
 --- fields could say anything.
 function Machine:named(v) return type(v) == "table" and not self.kinds[v] and v or {} end
 

@@ -1,4 +1,4 @@
--- What the terminal of this process can show: its width, UTF-8, colours, images. Everything
+-- The abilities of this process's terminal: its width, UTF-8, colours, images. Everything
 -- follows from the environment, but for the width, which the terminal tells where COLUMNS is not
 -- set.
 
@@ -85,7 +85,7 @@ local function graphics()
   return nil
 end
 
---- What a file shows, standard output by default.
+--- The abilities of the terminal behind a file, standard output by default.
 ---@param file? file*
 ---@return table {terminal: boolean, columns: integer, rows: integer, utf8: boolean,
 ---  colours: integer (0, 16, 256 or 2^24), graphics: "kitty"|"iterm"|"sixel"|nil}

@@ -15,7 +15,7 @@ package.path = lib.here .. "/?.lua;" .. package.path
 local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
 lib.quote = quote
 
---- What a command prints, without the last line feed; nil when it fails.
+--- The output of a command, without the last line feed; nil when it fails.
 function lib.output(command)
   local pipe <close> = assert(io.popen(command .. " 2>/dev/null", "r"))
   local text = pipe:read("a"):gsub("%s+$", "")

@@ -1,4 +1,4 @@
-/* What the machine can do at this moment: a worker of the benchmarks (lib.lua).
+/* The speed of the machine at this moment: a worker of the benchmarks (lib.lua).
    `fma 2` -> gflops of float32 multiply-adds in registers, `stream 2` -> gbs of a
    sum of two arrays into a third that no cache holds; the number is of threads.
 

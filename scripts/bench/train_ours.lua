@@ -211,7 +211,7 @@ function cases.mlp(inputs, hidden, outputs, rows)
 end
 
 -- ---------------------------------------------------------------------------
--- What a call costs the host: nothing waits for the device in the timed part
+-- The host's time for a call: nothing waits for the device in the timed part
 -- ---------------------------------------------------------------------------
 function begin.host(_, name)
   local a, b, w = dm.randn(1), dm.randn(1), nn.Parameter(dm.randn(1))

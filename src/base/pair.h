@@ -1,4 +1,4 @@
-/* What the formulas of pair.inc need on every device: the number of each formula, and the
+/* The formulas of pair.inc need this on every device: the number of each formula, and the
    functions of integers and floats that C's library lacks. */
 #ifndef DM_PAIR_H
 #define DM_PAIR_H

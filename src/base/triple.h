@@ -1,4 +1,4 @@
-/* What the formulas of triple.inc need on every device: the number of each formula, and
+/* The formulas of triple.inc need this on every device: the number of each formula, and
    how its parameters p and q become integers. */
 #ifndef DM_TRIPLE_H
 #define DM_TRIPLE_H

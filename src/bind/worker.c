@@ -42,7 +42,7 @@ typedef struct Queue {
   pthread_cond_t changed;
 } Queue;
 
-/* What both ends share. The owner makes it and frees it; the thread's end only uses
+/* The memory that both ends share. The owner makes it and frees it; the thread's end only uses
    it, and ends before that. */
 typedef struct Worker {
   pthread_mutex_t lock; /* of both queues */

@@ -48,7 +48,7 @@ struct dm_Zip {
   char *names;
 };
 
-/* What the directory and the head of an entry both say. */
+/* The facts that the directory and the head of an entry both tell. */
 typedef struct Facts {
   unsigned flags, method, n_name, n_extra;
   uint32_t crc;

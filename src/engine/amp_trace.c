@@ -103,7 +103,7 @@ static uint8_t dtype_of(int n, dm_Tensor *const *t) {
   return DM_N_DTYPE;
 }
 
-/* What an event is counted under: its module, op, dtype (of the results, else of the
+/* The key under which an event is counted: its module, op, dtype (of the results, else of the
    inputs), device and region. */
 static dm_TallyKey key_of(const dm_AmpTrace *tr, const dm_Event *e, dm_TallyKind kind) {
   const dm_ThreadState *ts = dm_thread_state();

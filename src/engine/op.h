@@ -1,4 +1,4 @@
-/* What an op is: one row of src/ops. A row's functions live in src/op (rule, CPU kernel,
+/* An op is one row of src/ops. A row's functions live in src/op (rule, CPU kernel,
    gradient); the linker joins them to the table here. call.h says how an op is called. */
 #ifndef DM_OP_H
 #define DM_OP_H

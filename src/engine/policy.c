@@ -1,4 +1,4 @@
-/* Which inputs of a call autocast converts: see policy.h. */
+/* The choice of the inputs that autocast converts: see policy.h. */
 #include "engine/policy.h"
 
 #include "base/alloc.h"

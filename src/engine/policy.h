@@ -28,7 +28,7 @@ static inline bool dm_autocast_eligible(const dm_Tensor *t, int type) {
          !(t->flags & DM_T_NUMBER);
 }
 
-/* What autocast does to one call. */
+/* The casts that autocast makes for one call. */
 typedef struct dm_CastPlan {
   bool listed;     /* the op has a class: its inner calls are not converted again */
   bool f32_result; /* fp32_set_opt_dtype: the call gets dtype = float32, inputs stay */

@@ -7,7 +7,7 @@ local new = {}
 local FILES = {}
 
 FILES["config.lua"] = [[
--- What a training depends on; `lua5.4 train.lua epochs=3` overrides a line.
+-- The settings of a training; `lua5.4 train.lua epochs=3` overrides a line.
 return {
   seed = 1,
   epochs = 5,

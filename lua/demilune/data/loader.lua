@@ -68,7 +68,7 @@ local function check_count(opts, name, least, most)
   end
 end
 
--- What decides the order, and what cuts it, is one thing of these.
+-- One option decides the order, and one cuts it into batches.
 local function check_order(opts, is_stream)
   local sampler, batches = opts.sampler, opts.batch_sampler
   if sampler and opts.shuffle then
@@ -157,7 +157,7 @@ local function order_of(self, epoch)
   return core.arange(1, self.n_samples, {dtype = "int64", device = "cpu"})
 end
 
--- What is left of an order after so many samples.
+-- The rest of an order after so many samples.
 local function rest_of(order, skip)
   skip = math.min(skip, #order)
   return skip == 0 and order or order:narrow(1, skip + 1, #order - skip)

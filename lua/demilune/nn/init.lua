@@ -7,7 +7,7 @@ local options = require "demilune.options"
 
 local nn = {Module = require "demilune.nn.module"}
 
--- What nearly every model is made of is there at once.
+-- The layers that nearly every model has are loaded at once.
 for _, file in ipairs{"containers", "linear", "activation", "loss"} do
   for name, class in pairs(require("demilune.nn." .. file)) do nn[name] = class end
 end

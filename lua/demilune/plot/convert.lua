@@ -7,7 +7,7 @@ local convert = {}
 
 local HINT = "hint: install rsvg-convert (Debian: apt install librsvg2-bin), or save as .svg"
 
--- What the program writes to standard output, given a file; or nil and a message. The only name
+-- The program's standard output, given a file; or nil and a message. The only name
 -- in the command is one that os.tmpname made.
 local function run(path, zoom)
   local command = ("rsvg-convert --zoom %d '%s' 2>/dev/null"):format(zoom, path)

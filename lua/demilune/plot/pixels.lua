@@ -208,7 +208,7 @@ function PROTOCOLS.sixel(x)
   return table.concat(parts)
 end
 
---- What makes a terminal show the image; or nil and a message.
+--- The bytes that make a terminal show the image; or nil and a message.
 ---@param x userdata uint8 (H, W, 3)
 ---@param protocol "kitty"|"iterm"|"sixel"
 function pixels.sequence(x, protocol) return PROTOCOLS[protocol](x) end

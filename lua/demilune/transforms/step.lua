@@ -1,4 +1,4 @@
--- What the transforms share: their class, and the reading of their arguments.
+-- The class of transforms, and the reading of their arguments.
 --
 -- A transform is what its method `declare` returns, a row of core.augment's list. The engine
 -- applies it to uint8 images on the CPU; a function of transforms/ops.lua to other tensors.

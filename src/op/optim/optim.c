@@ -424,7 +424,7 @@ dm_status dm_optim_step(const dm_Step *s, int64_t n, const dm_StepSlot *slots) {
 
 /* ---- gradient scaling ---- */
 
-/* What the threads share that unscale one gradient, which may be strided. */
+/* The threads that unscale one gradient, which may be strided, share this. */
 typedef struct Unscale {
   dm_Iter it;
   dm_DType dtype;
@@ -592,7 +592,7 @@ dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Te
 
 /* ---- norms and clipping ---- */
 
-/* What the threads share that sum up one tensor. */
+/* The threads that sum up one tensor share this. */
 typedef struct NormCtx {
   const dm_Tensor *t;
   double p;

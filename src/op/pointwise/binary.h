@@ -1,4 +1,4 @@
-/* Which formula of base/pair.inc a call of a pointwise op of two operands means, for the
+/* The formula of base/pair.inc that a call of a pointwise op of two operands means, for the
    kernels of every device. */
 #ifndef DM_BINARY_H
 #define DM_BINARY_H

@@ -27,7 +27,7 @@ typedef struct dm_Reduction {
   double (*value)(const dm_Acc *s, double param, int64_t n); /* NULL: the value is s->i */
 } dm_Reduction;
 
-/* What n becomes less by in var and std; 0 where unbiased is switched off. */
+/* The number that var and std take from n; 0 where unbiased is switched off. */
 static inline double dm_correction(const dm_VarAttr *a) {
   return a->unbiased ? a->correction : 0;
 }

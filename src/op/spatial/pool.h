@@ -49,7 +49,7 @@ static inline DM_HD int64_t dm_pool_position(const dm_PoolAxis *h, const dm_Pool
   return code / across * h->dil * w->in + code % across * w->dil;
 }
 
-/* What a window of an average covers along one axis. */
+/* The elements that a window of an average covers along one axis. */
 typedef struct dm_PoolSpan {
   int64_t lo, hi, count; /* input elements [lo, hi); the axis's factor of the divisor */
 } dm_PoolSpan;
