@@ -640,5 +640,8 @@ describe("dm.progress:", function()
     local text = run(("LC_ALL=C script -qec 'lua5.4 %s' /dev/null"):format(file))
     assert.matches("\rbar   25%%  #####%.%.%.%.%.%.%.%.%.%.%.%.%.%.%.  1/4", text)
     assert.equal(1, select(2, text:gsub("\n", "")))
+    text = run(("LC_ALL=C script -qec 'stty cols 20; lua5.4 %s' /dev/null"):format(file))
+    assert.matches("\rbar   25%%  1/4  ", text) -- without the bar, and cut
+    for line in text:gmatch "\r([^\r\27]*)\27" do assert.is_true(#line < 20, line) end
   end)
 end)

@@ -52,14 +52,14 @@ end
 local Bar = {}
 Bar.__index = Bar
 
-function Bar:text(now)
+function Bar:text(now, has_bar)
   local elapsed = math.max(now - self.began, 1e-9)
   local parts = {self.desc}
   local function put(text, ...) parts[#parts + 1] = text:format(...) end
   if self.total then
     local share = self.total > 0 and math.min(self.done / self.total, 1) or 1
     put("%3d%%", math.floor(100 * share))
-    if self.terminal then put("%s", drawing(share)) end
+    if has_bar then put("%s", drawing(share)) end
     put("%d/%d", self.done, self.total)
   else
     put("%d", self.done)
@@ -75,15 +75,26 @@ function Bar:text(now)
   return table.concat(parts, "  ")
 end
 
+-- The text as it fits the terminal's line: without the bar, or cut, where there is no space.
+function Bar:line(now)
+  if not self.terminal then return self:text(now) end
+  local columns = terminal.size(self.file)
+  local text = self:text(now, true)
+  if (utf8.len(text) or #text) < columns then return text end
+  text = self:text(now)
+  local stop = utf8.len(text) and utf8.offset(text, columns)
+  return stop and text:sub(1, stop - 1) or text
+end
+
 -- Writes it when it is time, or when it is the last time.
 function Bar:show(last)
   local now = core.now()
   if not last and now - self.shown < (self.terminal and REDRAW_S or LINE_S) then return end
   self.shown = now
   if self.terminal then
-    self.file:write("\r", self:text(now), "\27[K", last and "\n" or "")
+    self.file:write("\r", self:line(now), "\27[K", last and "\n" or "")
   else
-    self.file:write(self:text(now), "\n")
+    self.file:write(self:line(now), "\n")
   end
   self.file:flush()
 end

@@ -27,28 +27,20 @@ function terminal.is_terminal(file)
   return io.type(file) == "file" and core.isatty(file)
 end
 
--- The rows and columns that the terminal itself tells, or nothing.
-local function asked_size()
-  local opened, pipe = pcall(io.popen, "stty size </dev/tty 2>/dev/null")
-  if not opened or not pipe then return nil end
-  local rows, columns = pipe:read("n", "n")
-  pipe:close()
-  return rows, columns
-end
-
 local function whole(text)
   local n = math.tointeger(tonumber(text))
   return n and n > 0 and n or nil
 end
 
---- Columns and rows: COLUMNS and LINES, else the size of the terminal, else 80 and 24.
----@param is_terminal boolean whether to ask
+--- Columns and rows: COLUMNS and LINES, else the size of the terminal that the file is, else 80 and
+--- 24.
+---@param file? file*
 ---@return integer columns
 ---@return integer rows
-function terminal.size(is_terminal)
+function terminal.size(file)
   local columns, rows = whole(variable "COLUMNS"), whole(variable "LINES")
-  if is_terminal and not columns then
-    local asked_rows, asked_columns = asked_size()
+  if not columns and file and io.type(file) == "file" then
+    local asked_rows, asked_columns = core.terminal_size(file)
     columns, rows = whole(asked_columns), rows or whole(asked_rows)
   end
   return columns or DEFAULT_COLUMNS, rows or DEFAULT_ROWS
@@ -90,8 +82,9 @@ end
 ---@return table {terminal: boolean, columns: integer, rows: integer, utf8: boolean,
 ---  colours: integer (0, 16, 256 or 2^24), graphics: "kitty"|"iterm"|"sixel"|nil}
 function terminal.of(file)
-  local is_terminal = terminal.is_terminal(file or io.stdout)
-  local columns, rows = terminal.size(is_terminal)
+  file = file or io.stdout
+  local is_terminal = terminal.is_terminal(file)
+  local columns, rows = terminal.size(is_terminal and file or nil)
   return {terminal = is_terminal, columns = columns, rows = rows, utf8 = terminal.is_utf8(),
     colours = is_terminal and colours() or 0, graphics = is_terminal and graphics() or nil}
 end

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -68,6 +69,17 @@ static int is_terminal(lua_State *L) {
   const luaL_Stream *s = luaL_checkudata(L, 1, LUA_FILEHANDLE);
   lua_pushboolean(L, s->closef && isatty(fileno(s->f)));
   return 1;
+}
+
+/* terminal_size(file) -> rows and columns of the terminal that an open Lua file is; nothing
+   where it is none or does not tell. */
+static int terminal_size(lua_State *L) {
+  const luaL_Stream *s = luaL_checkudata(L, 1, LUA_FILEHANDLE);
+  struct winsize size;
+  if (!s->closef || ioctl(fileno(s->f), TIOCGWINSZ, &size) != 0) return 0;
+  lua_pushinteger(L, size.ws_row);
+  lua_pushinteger(L, size.ws_col);
+  return 2;
 }
 
 /* ---- JSON, by libcjson: plain data to text and back ---- */
@@ -441,6 +453,7 @@ const luaL_Reg dm_misc_functions[] = {{"_module_caller", module_caller},
                                       {"cpu_info", cpu_info},
                                       {"now", now},
                                       {"isatty", is_terminal},
+                                      {"terminal_size", terminal_size},
                                       {"json_encode", json_encode},
                                       {"json_decode", json_decode},
                                       {"ops", ops},
