@@ -197,7 +197,8 @@ op.kernel "normal" {
   options = {"mean:num=0", "std:num=1"},
   gradient = "fill_grad",
   flags = "inplace only_inplace pointwise random",
-  doc = "fills x with normal numbers",
+  doc = "x:normal_() fills x with normal numbers; dm.normal(mean, std, size) makes a tensor of "
+    .. "them, and so does a tensor as mean or std",
 }
 
 op.composed "dropout" {

@@ -20,8 +20,9 @@ op.composed "fft_fft" {
   autocast = {cpu = "fp32"},
   attr = "dm_FftAttr",
   doc = "transform of complex signals along dim, cut or filled with zeros to n points: sums of x_j "
-    .. "e^(-2 pi i j k / n); norm: what divides by n (backward: the inverse; ortho: both, by its "
-    .. "root); Cooley & Tukey 1965",
+    .. "e^(-2 pi i j k / n); complex numbers are pairs in a last dim of 2, which dims do not "
+    .. "count; norm: what divides by n (backward: the inverse; ortho: both, by its root); Cooley "
+    .. "& Tukey 1965",
 }
 
 op.composed "fft_ifft" {

@@ -97,7 +97,8 @@ op.kernel "gather" {
   options = {"dim:dim"},
   saves = "I1",
   attr = "dm_AlongAttr",
-  doc = "elements of x at the positions that index holds along dim; in its shape",
+  doc = "elements of x at the positions that index holds along dim, in index's shape: for dim 1, "
+    .. "y[i][j] is x[index[i][j]][j]",
 }
 
 op.kernel "scatter" {
@@ -124,7 +125,8 @@ op.kernel "scatter_add" {
   autocast = {cuda = "promote"},
   flags = "inplace",
   attr = "dm_AlongAttr",
-  doc = "x with src added at the positions that index holds along dim",
+  doc = "x with src added at the positions that index holds along dim: for dim 1, src[i][j] to "
+    .. "x[index[i][j]][j]",
 }
 
 op.composed "scatter_reduce" {
@@ -216,7 +218,8 @@ op.kernel "embedding" {
   tensors = "x, weight",
   options = {"padding_idx:optdim=none"},
   saves = "I0",
-  doc = "the rows of weight at the positions in x; the one at padding_idx gets no gradient",
+  doc = "the rows of weight (n, d) at the positions in x, (...) giving (..., d); the one at "
+    .. "padding_idx gets no gradient",
 }
 
 op.kernel "embedding_backward" {
@@ -231,7 +234,8 @@ op.kernel "one_hot" {
   tensors = "index",
   options = {"num_classes:int=-1"},
   gradient = false,
-  doc = "1 at each position that index holds in a new last dim, 0 elsewhere",
+  doc = "1 at each position that index holds in a new last dim, 0 elsewhere; that has num_classes "
+    .. "elements, as many as the largest position where none are given",
 }
 
 op.kernel "masked_fill" {

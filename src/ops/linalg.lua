@@ -232,7 +232,7 @@ op.composed "linalg_pinv" {
   tensors = "A, atol#?, rtol#?",
   options = {"hermitian:bool=0"},
   attr = "dm_RankAttr",
-  doc = "pinverse, under autocast in the dtype of products",
+  doc = "pseudoinverses, as pinverse gives them; under autocast in the dtype of products",
 }
 
 op.composed "linalg_lstsq" {

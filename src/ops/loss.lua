@@ -8,7 +8,9 @@ op.kernel "cross_entropy" {
   },
   saves = "I0 I1 I2",
   autocast = "fp32",
-  doc = "-log softmax(x) at each target, dim 2 of x being the classes",
+  doc = "-log softmax(x) at each target: x is (N, classes, ...), target (N, ...) holds positions "
+    .. "of classes, or in x's shape probabilities; the mean is weighted by the classes of the "
+    .. "targets, and those equal to ignore_index do not count",
 }
 
 op.composed "cross_entropy_soft" {
@@ -38,7 +40,9 @@ op.kernel "nll_loss" {
   options = {"ignore_index:num=-100", "reduction:enum(none|mean|sum)=mean"},
   saves = "I1 I2",
   autocast = "fp32",
-  doc = "-x at each target, x being log-probabilities, dim 2 the classes",
+  doc = "-x at each target: x is (N, classes, ...), log-probabilities, target (N, ...) holds "
+    .. "positions of classes; the mean is weighted by the classes of the targets, and those equal "
+    .. "to ignore_index do not count",
 }
 
 op.kernel "nll_loss_backward" {

@@ -15,7 +15,7 @@ op.kernel "mm" {
   gradient = "matmul_grad",
   saves = "C0 C1",
   autocast = "lower_precision_fp",
-  doc = "product of two matrices",
+  doc = "product of two matrices: (n, m) and (m, p) give (n, p)",
 }
 
 op.kernel "bmm" {
@@ -25,7 +25,7 @@ op.kernel "bmm" {
   gradient = "matmul_grad",
   saves = "C0 C1",
   autocast = "lower_precision_fp",
-  doc = "products of two batches of matrices",
+  doc = "products of two batches of matrices: (B, n, m) and (B, m, p) give (B, n, p)",
 }
 
 op.kernel "mv" {
@@ -35,7 +35,7 @@ op.kernel "mv" {
   gradient = "matmul_grad",
   saves = "C0 C1",
   autocast = {cuda = "lower_precision_fp"},
-  doc = "product of a matrix and a vector",
+  doc = "product of a matrix and a vector: (n, m) and (m) give (n)",
 }
 
 op.kernel "dot" {

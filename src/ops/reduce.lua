@@ -140,7 +140,7 @@ op.kernel "amax" {
   options = {"dim:dims=none", "keepdim:bool=0"},
   saves = "I0 O0",
   attr = "dm_DimsAttr",
-  doc = "the largest; equals share the gradient",
+  doc = "the largest, over all dims or those given; equals share the gradient",
 }
 
 op.kernel "amin" {
@@ -152,7 +152,7 @@ op.kernel "amin" {
   gradient = "amax_grad",
   saves = "I0 O0",
   attr = "dm_DimsAttr",
-  doc = "the smallest; equals share the gradient",
+  doc = "the smallest, over all dims or those given; equals share the gradient",
 }
 
 op.kernel "argmax" {
@@ -179,7 +179,7 @@ op.kernel "any" {
   options = {"dim:dims=none", "keepdim:bool=0"},
   gradient = false,
   attr = "dm_DimsAttr",
-  doc = "true where some element is not 0",
+  doc = "true where some element is not 0, over all dims or those given",
 }
 
 op.kernel "all" {
@@ -190,7 +190,7 @@ op.kernel "all" {
   cuda = "any_cuda",
   gradient = false,
   attr = "dm_DimsAttr",
-  doc = "true where no element is 0",
+  doc = "true where no element is 0, over all dims or those given",
 }
 
 op.kernel "cumsum" {

@@ -39,7 +39,8 @@ op.kernel "attention_backward" {
 op.composed "rnn_tanh_cell" {
   tensors = "x, hx, w_ih, w_hh, b_ih?, b_hh?",
   autocast = {cuda = "lower_precision_fp"},
-  doc = "tanh(x w_ih^T + b_ih + hx w_hh^T + b_hh); Elman 1990",
+  doc = "tanh(x w_ih^T + b_ih + hx w_hh^T + b_hh): x (N, I), hx (N, H), w_ih (H, I) and w_hh (H, "
+    .. "H) give the next state (N, H); Elman 1990",
 }
 
 op.composed "rnn_relu_cell" {
@@ -52,13 +53,15 @@ op.composed "lstm_cell" {
   tensors = "x, hx, cx, w_ih, w_hh, b_ih?, b_hh?",
   outputs = 2,
   autocast = {cuda = "lower_precision_fp"},
-  doc = "one step of an LSTM: the next hidden state and cell; Hochreiter & Schmidhuber 1997",
+  doc = "one step of an LSTM: x (N, I), hx and cx (N, H), w_ih (4 H, I) and w_hh (4 H, H) give the "
+    .. "next hidden state and cell (N, H); Hochreiter & Schmidhuber 1997",
 }
 
 op.composed "gru_cell" {
   tensors = "x, hx, w_ih, w_hh, b_ih?, b_hh?",
   autocast = {cuda = "lower_precision_fp"},
-  doc = "one step of a gated recurrent unit; Cho et al. 2014",
+  doc = "one step of a gated recurrent unit: x (N, I), hx (N, H), w_ih (3 H, I) and w_hh (3 H, H) "
+    .. "give the next state (N, H); Cho et al. 2014",
 }
 
 op.composed "rnn_layer" {
@@ -67,8 +70,9 @@ op.composed "rnn_layer" {
   outputs = 3,
   autocast = "lower_precision_fp",
   attr = "dm_RnnAttr",
-  doc = "one layer of cells over (time, batch, features), in one direction: all hidden states, "
-    .. "the last one, and an LSTM's last cell",
+  doc = "one layer of cells over x (time, batch, I), in one direction: all hidden states (time, "
+    .. "batch, H), the last one, and an LSTM's last cell; w_ih is (g H, I), w_hh (g H, H), with "
+    .. "g = 1, of a GRU 3, of an LSTM 4",
 }
 
 op.kernel "rnn_steps" {

@@ -9,7 +9,7 @@ op.unary "neg" {
 op.unary "abs" {
   tensors = "x",
   saves = "I0",
-  doc = "|x|",
+  doc = "absolute value, |x|",
 }
 
 op.unary "sign" {
@@ -199,7 +199,7 @@ op.unary "sigmoid" {
 op.unary "erf" {
   tensors = "x",
   saves = "I0",
-  doc = "error function",
+  doc = "error function, 2 / sqrt(pi) times the integral of e^(-t^2) for t from 0 to x",
 }
 
 op.unary "erfc" {
@@ -224,7 +224,7 @@ op.unary "lgamma" {
 op.unary "digamma" {
   tensors = "x",
   saves = "I0",
-  doc = "derivative of lgamma",
+  doc = "derivative of lgamma, the log of the gamma function",
 }
 
 op.unary "polygamma" {
@@ -309,7 +309,7 @@ op.unary "special_scaled_modified_bessel_k1" {
 op.unary "special_airy_ai" {
   tensors = "x",
   saves = "I0",
-  doc = "Airy function Ai",
+  doc = "Airy function Ai, the solution of y'' = x y that falls to 0 for large x",
 }
 
 op.unary "airy_slope" {

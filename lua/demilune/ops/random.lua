@@ -27,17 +27,20 @@ local function fill(name, options, doc, check, draw)
   end, "only_inplace")
 end
 
-fill("exponential", "lambd = 1", "numbers of the exponential distribution", function(lambd)
+fill("exponential", "lambd = 1", "numbers of the exponential distribution of rate lambd, "
+  .. "1 / lambd on average", function(lambd)
   wanted("exponential_", lambd > 0, "lambd is %g, wanted above 0", lambd)
 end, function(x, lambd, generator)
   return core.log1p(-uniform(x, generator)) * (-1 / lambd)
 end)
-fill("cauchy", "median = 0, sigma = 1", "numbers of the Cauchy distribution", function(_, sigma)
+fill("cauchy", "median = 0, sigma = 1", "numbers of the Cauchy distribution: half of "
+  .. "them lie within sigma of the median", function(_, sigma)
   wanted("cauchy_", sigma > 0, "sigma is %g, wanted above 0", sigma)
 end, function(x, median, sigma, generator)
   return core.tan((open_uniform(x, generator) - 0.5) * math.pi) * sigma + median
 end)
-fill("log_normal", "mean = 1, std = 2", "exponentials of normal numbers", function(_, std)
+fill("log_normal", "mean = 1, std = 2", "exponentials of normal numbers of that mean and "
+  .. "standard deviation", function(_, std)
   wanted("log_normal_", std > 0, "std is %g, wanted above 0", std)
 end, function(x, mean, std, generator)
   local dtype = x.dtype == "float64" and "float64" or "float32"

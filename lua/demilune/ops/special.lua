@@ -44,9 +44,22 @@ for kind, of in pairs(CHEBYSHEV) do
     function(x) return 2 * x - 1 end}
 end
 
+-- The families by their first polynomials, for the documentation.
+local TITLES = {
+  chebyshev_polynomial_t = "Chebyshev's, of the first kind: 1, x, 2 x^2 - 1, ...",
+  chebyshev_polynomial_u = "Chebyshev's, of the second kind: 1, 2 x, 4 x^2 - 1, ...",
+  chebyshev_polynomial_v = "Chebyshev's, of the third kind: 1, 2 x - 1, ...",
+  chebyshev_polynomial_w = "Chebyshev's, of the fourth kind: 1, 2 x + 1, ...",
+  hermite_polynomial_h = "Hermite's, as in physics: 1, 2 x, 4 x^2 - 2, ...",
+  hermite_polynomial_he = "Hermite's, as in probability: 1, x, x^2 - 1, ...",
+  laguerre_polynomial_l = "Laguerre's: 1, 1 - x, ...",
+  legendre_polynomial_p = "Legendre's: 1, x, (3 x^2 - 1) / 2, ...",
+}
+
 for name, of in pairs(POLYNOMIALS) do
-  op["special_" .. name]("x#, n#", ("the polynomial of degree n, by its recurrence%s; A&S 22.7")
-    :format(of[3] and ", of 2 x - 1" or ""), function(x, n)
+  local doc = ("the polynomial of degree n, %s%s by its recurrence, A&S 22.7"):format(
+    TITLES[(name:gsub("^shifted_", ""))], of[3] and ", taken at 2 x - 1;" or ";")
+  op["special_" .. name]("x#, n#", doc, function(x, n)
     x, n = operands(x, n)
     n = n:trunc()
     local t = of[3] and of[3](x) or x
@@ -66,8 +79,8 @@ local BERNOULLI = {1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160,
   -691 / 1307674368000, 1 / 74724249600, -3617 / 10670622842880000}
 
 op.special_zeta("x#, other#", "the sum of (other + k)^-x over k = 0, 1, ...: Hurwitz's zeta "
-  .. "function; by "
-  .. "Euler's and Maclaurin's formula, A&S 3.6.28", function(s, q)
+  .. "function, Riemann's where other is 1; by Euler's and Maclaurin's formula, "
+  .. "A&S 3.6.28", function(s, q)
   s, q = operands(s, q)
   local N = 12 -- terms before the formula takes over
   local sum = core.zeros_like(s * q)

@@ -990,8 +990,8 @@ return {
     dm.norm(x, {dim = 2})  --> {5, 10}
     dm.norm(x, 1, {dim = 2})  --> {7, 14}]],
   normal = [[
-    local x = dm.empty(3, 2):normal_(10, 0.5)
-    x.shape  --> {3, 2}]],
+    dm.normal(10, 0.5, {3, 2}).shape  --> {3, 2}
+    dm.empty(4):normal_(10, 0.5).shape  --> {4}]],
   one_hot = [[
     F.one_hot(dm.tensor{1, 3})  --> {{1, 0, 0}, {0, 0, 1}}
     F.one_hot(dm.tensor{1, 2}, 4)  --> {{1, 0, 0, 0}, {0, 1, 0, 0}}]],
