@@ -111,7 +111,8 @@ op.kernel "linear" {
   autocast = "lower_precision_fp",
   flags = "aside",
   attr = "dm_ActivationAttr",
-  doc = "x times the transpose of weight, plus bias; of that the activation, before it is rounded",
+  doc = "x times the transpose of weight, plus bias: (..., in) and (out, in) give (..., out); of "
+    .. "that the activation, before it is rounded",
 }
 
 op.composed "linear_vector" {
@@ -140,7 +141,7 @@ op.composed "trace" {
 
 op.composed "outer" {
   tensors = "x, vec2",
-  doc = "products of all pairs of two vectors' elements",
+  doc = "products of all pairs of two vectors' elements: (n) and (m) give (n, m)",
 }
 
 op.composed "kron" {

@@ -58,8 +58,8 @@ op.kernel "group_norm" {
   options = {"num_groups:int", "eps:num=1e-5"},
   saves = "I0 I1",
   autocast = {cuda = "fp32"},
-  doc = "(x - mean) / sqrt(var + eps) over groups of channels, times weight plus bias; Wu & He "
-    .. "2018",
+  doc = "(x - mean) / sqrt(var + eps) over num_groups groups of the channels of (N,C,...), times "
+    .. "weight (C) plus bias; Wu & He 2018",
 }
 
 op.kernel "row_norm_backward" {
@@ -90,7 +90,9 @@ op.composed "local_response_norm" {
 op.composed "batch_norm" {
   tensors = "x, running_mean?, running_var?, weight?, bias?",
   options = {"training:bool=0", "momentum:num=0.1", "eps:num=1e-5"},
-  doc = "(x - mean) / sqrt(var + eps) by channel, times weight plus bias; Ioffe & Szegedy 2015",
+  doc = "(x - mean) / sqrt(var + eps) by channel of (N,C,...), times weight (C) plus bias; mean "
+    .. "and var are those of the batch when training, which then move the running ones by "
+    .. "momentum, else the running ones; Ioffe & Szegedy 2015",
 }
 
 op.composed "instance_norm" {

@@ -326,8 +326,8 @@ op.composed "quantile" {
     "interpolation:enum(linear|lower|higher|midpoint|nearest)=linear",
   },
   autocast = {cpu = "fp32"},
-  doc = "what the part q (0 to 1, or several in one dim, which then comes first) lies below, "
-    .. "between two elements in proportion; NaN where there is one",
+  doc = "the number below which the part q of the elements lies, 0 to 1, between two elements in "
+    .. "proportion; several q in one dim give a first dim; NaN where there is one",
 }
 
 op.composed "nanquantile" {

@@ -6,8 +6,10 @@ op.composed "scaled_dot_product_attention" {
   options = {"dropout_p:num=0", "is_causal:bool=0", "scale:optnum=none", "enable_gqa:bool=0"},
   autocast = "lower_precision_fp",
   attr = "dm_SdpaAttr",
-  doc = "softmax(scale query key^T + attn_mask) value, scale being 1 / sqrt(E); a bool mask says "
-    .. "what is seen; Vaswani et al. 2017",
+  doc = "softmax(scale query key^T + attn_mask) value, scale being 1 / sqrt(E): (..., L, E), (..., "
+    .. "S, E) and (..., S, V) give (..., L, V); a bool mask says what is seen; is_causal: "
+    .. "positions see none after them; enable_gqa: heads (dim -3) of key and value serve several "
+    .. "of query; Vaswani et al. 2017",
 }
 
 -- p is 0 without dropout; the elements of the draw are those of (batch, L, S). On devices other

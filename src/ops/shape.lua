@@ -87,7 +87,7 @@ op.view "t" {
 op.view "permute" {
   tensors = "x",
   options = {"dims:dims"},
-  doc = "reorders the dims",
+  doc = "reorders the dims: dim i of the result is dim dims[i] of x",
 }
 
 op.view "movedim" {

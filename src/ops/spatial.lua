@@ -7,7 +7,8 @@ op.kernel "conv2d" {
   saves = "I0 I1",
   autocast = "lower_precision_fp",
   attr = "dm_ConvAttr",
-  doc = "2-d convolution: (N,C,H,W) and (O,C/groups,R,S) give (N,O,P,Q)",
+  doc = "2-d convolution: (N,C,H,W) and (O,C/groups,R,S) give (N,O,P,Q); padding is a size, a list "
+    .. "of two, 'same' or 'valid'",
 }
 
 op.kernel "conv2d_dx" {
@@ -34,14 +35,16 @@ op.composed "conv1d" {
   tensors = "x, weight, bias?",
   options = {"stride:one=1", "padding:one=0", "dilation:one=1", "groups:int=1"},
   autocast = "lower_precision_fp",
-  doc = "1-d convolution: (N,C,L) and (O,C/groups,K) give (N,O,Q)",
+  doc = "1-d convolution: (N,C,L) and (O,C/groups,K) give (N,O,Q); padding is a size, 'same' or "
+    .. "'valid'",
 }
 
 op.composed "conv3d" {
   tensors = "x, weight, bias?",
   options = {"stride:triple=1", "padding:triple=0", "dilation:triple=1", "groups:int=1"},
   autocast = "lower_precision_fp",
-  doc = "3-d convolution: (N,C,D,H,W) and (O,C/groups,T,R,S) give (N,O,E,P,Q)",
+  doc = "3-d convolution: (N,C,D,H,W) and (O,C/groups,T,R,S) give (N,O,E,P,Q); padding is a size, "
+    .. "a list of three, 'same' or 'valid'",
 }
 
 op.composed "conv_transpose1d" {
@@ -80,7 +83,8 @@ op.composed "max_pool1d" {
     "return_indices:bool=0",
   },
   outputs = 2,
-  doc = "largest value of each window of a signal; with return_indices also its position",
+  doc = "largest value of each window of a signal; with return_indices also its position; the "
+    .. "stride is kernel_size where none is given",
 }
 
 op.composed "max_pool3d" {
@@ -92,7 +96,7 @@ op.composed "max_pool3d" {
   outputs = 2,
   autocast = {cpu = "fp32"},
   doc = "largest value of each window of a volume; with return_indices also its position in the "
-    .. "flat volume",
+    .. "flat volume; the stride is kernel_size where none is given",
 }
 
 op.composed "max_unpool3d" {
@@ -123,7 +127,7 @@ op.composed "avg_pool1d" {
     "kernel_size:one", "stride:sizes=none", "padding:one=0", "ceil_mode:bool=0",
     "count_include_pad:bool=1",
   },
-  doc = "mean of each window of a signal",
+  doc = "mean of each window of a signal; the stride is kernel_size where none is given",
 }
 
 op.composed "avg_pool3d" {
@@ -133,7 +137,7 @@ op.composed "avg_pool3d" {
     "count_include_pad:bool=1", "divisor_override:optnum=none",
   },
   autocast = {cpu = "fp32"},
-  doc = "mean of each window of a volume",
+  doc = "mean of each window of a volume; the stride is kernel_size where none is given",
 }
 
 op.composed "adaptive_avg_pool1d" {
@@ -202,7 +206,8 @@ op.composed "replication_pad" {
 op.composed "unfold" {
   tensors = "x",
   options = {"kernel_size:pair", "dilation:pair=1", "padding:pair=0", "stride:pair=1"},
-  doc = "windows of (N,C,H,W) as columns: (N, C times the kernel's size, windows)",
+  doc = "windows of (N,C,H,W) as columns: (N, C times the kernel's size, windows); the method "
+    .. "x:unfold(dim, size, step) gives windows along a dim in a new last dim",
 }
 
 op.composed "fold" {
@@ -334,7 +339,8 @@ op.composed "max_pool2d" {
   },
   outputs = 2,
   nests = {max = "dm_MaxPoolAttr"},
-  doc = "largest value of each window; with return_indices also its position in the flat plane",
+  doc = "largest value of each window of (N,C,H,W); with return_indices also its position in the "
+    .. "flat plane; the stride is kernel_size where none is given",
 }
 
 op.kernel "avg_pool2d" {
@@ -345,7 +351,7 @@ op.kernel "avg_pool2d" {
   },
   flags = "layout",
   attr = "dm_AvgPoolAttr",
-  doc = "mean of each window",
+  doc = "mean of each window of (N,C,H,W); the stride is kernel_size where none is given",
 }
 
 op.kernel "avg_pool2d_spread" {

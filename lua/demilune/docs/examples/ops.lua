@@ -1415,7 +1415,8 @@ return {
     dm.ones(8, 12):unflatten(2, {3, -1}).shape  --> {8, 3, 4}]],
   unfold = [[
     F.unfold(dm.rand(8, 3, 10, 10), 3).shape  --> {8, 27, 64}
-    F.unfold(dm.tensor{{{{1.0, 2.0}, {3.0, 4.0}}}}, 2)  --> {{{1}, {2}, {3}, {4}}}]],
+    F.unfold(dm.tensor{{{{1.0, 2.0}, {3.0, 4.0}}}}, 2)  --> {{{1}, {2}, {3}, {4}}}
+    dm.arange(4):unfold(1, 2, 1)  --> {{1, 2}, {2, 3}, {3, 4}}]],
   uniform = [[
     local x = dm.empty(1000):uniform_(-1, 1)
     x:abs():max():item() <= 1  --> true]],
