@@ -28,21 +28,33 @@ local POLICY = {
 
 local function policy(word) return ("%s (%s)"):format(word, POLICY[word]) end
 
--- "conv2d(x, weight, bias?, {stride = 1, ...})"
+-- The default of an option as it is written; of a choice among words the row's signature tells it.
+local function default_of(row, attr)
+  if math.type(attr.default) == "float" then return ("%.14g"):format(attr.default) end
+  if attr.default ~= nil then return tostring(attr.default) end
+  local word = attr.choices and row.signature:match(attr.name .. ":enum%b()=([%w_-]+)")
+  return word and ("'%s'"):format(word)
+end
+
+-- "conv2d(x, weight, bias?, {stride = 1, ...})"; "x:copy_(source)" of an op that only works in
+-- place.
 local function op_signature(row)
   local args, named = {}, {}
-  for _, tensor in ipairs(row.tensors) do args[#args + 1] = tensor end
+  local in_place = row.only_inplace and not require "demilune"[row.name]
+  for i, tensor in ipairs(row.tensors) do
+    if i > 1 or not in_place then args[#args + 1] = tensor end
+  end
   for _, attr in ipairs(row.attrs) do
+    local default = default_of(row, attr)
     if attr.required then
       args[#args + 1] = attr.name
-    elseif attr.default ~= nil then
-      named[#named + 1] = ("%s = %s"):format(attr.name, tostring(attr.default))
     else
-      named[#named + 1] = ("%s: %s"):format(attr.name, attr.choices or attr.kind)
+      named[#named + 1] = default and ("%s = %s"):format(attr.name, default)
+        or ("%s: %s"):format(attr.name, attr.choices or attr.kind)
     end
   end
   if #named > 0 then args[#args + 1] = "{" .. table.concat(named, ", ") .. "}" end
-  return ("%s(%s)"):format(row.name, table.concat(args, ", "))
+  return (in_place and "x:%s_(%s)" or "%s(%s)"):format(row.name, table.concat(args, ", "))
 end
 
 local function of_c_op(row)
