@@ -835,17 +835,126 @@ return {
     local layer = nn.utils.weight_norm(nn.Linear(4, 3))
     layer.weight_g.shape  --> {3, 1}
     layer.weight_v.shape  --> {3, 4}]],
+  ["transforms.AutoAugment"] = [[
+    local augment = dm.transforms.AutoAugment "cifar10"
+    augment(dm.zeros(3, 32, 32, {dtype = "uint8"})).shape  --> {3, 32, 32}]],
+  ["transforms.CenterCrop"] = [[
+    dm.transforms.CenterCrop(2)(dm.arange(1, 16):view(1, 4, 4))  --> {{{6, 7}, {10, 11}}}
+    dm.transforms.CenterCrop({24, 20})(dm.rand(3, 32, 32)).shape  --> {3, 24, 20}]],
+  ["transforms.ColorJitter"] = [[
+    local jitter = dm.transforms.ColorJitter{brightness = 0.4, hue = 0.1} -- at random
+    jitter(dm.rand(3, 8, 8)).shape  --> {3, 8, 8}
+    local twice = dm.transforms.ColorJitter{brightness = {2, 2}}
+    twice(dm.tensor({{{0, 51, 255}}}, {dtype = "uint8"}))  --> {{{0, 102, 255}}}]],
   ["transforms.Compose"] = [[
     local T = dm.transforms
     local train = T.Compose{T.RandomCrop(32, {padding = 4}), T.RandomHorizontalFlip(),
       T.ToTensor(), T.Normalize({0.5, 0.5, 0.5}, {0.25, 0.25, 0.25})}
     train(dm.zeros(3, 32, 32, {dtype = "uint8"})).shape  --> {3, 32, 32}]],
+  ["transforms.CutMix"] = [[
+    local mix = dm.transforms.CutMix{num_classes = 3}
+    local images, shares = mix(dm.rand(4, 3, 8, 8), dm.tensor{1, 2, 3, 1}) -- and labels
+    shares.shape  --> {4, 3}
+    shares:sum(2)  --> {1, 1, 1, 1}]],
+  ["transforms.Cutout"] = [[
+    local cut = dm.transforms.Cutout(2)(dm.ones(1, 8, 8)) -- a 2x2 square of zeros
+    cut:eq(0):sum():item() <= 4  --> true]],
+  ["transforms.GaussianBlur"] = [[
+    local blur = dm.transforms.GaussianBlur(5, {0.1, 2}) -- a deviation drawn for each image
+    blur(dm.rand(3, 16, 16)).shape  --> {3, 16, 16}]],
+  ["transforms.Grayscale"] = [[
+    local red = dm.tensor({{{255}}, {{0}}, {{0}}}, {dtype = "uint8"})
+    dm.transforms.Grayscale()(red)  --> {{{76}}}
+    dm.transforms.Grayscale(3)(red):flatten()  --> {76, 76, 76}]],
+  ["transforms.MixUp"] = [[
+    local mix = dm.transforms.MixUp{num_classes = 3, alpha = 0.2}
+    local images, shares = mix(dm.rand(4, 3, 8, 8), dm.tensor{1, 2, 3, 1}) -- and labels
+    shares.shape  --> {4, 3}
+    nn.CrossEntropyLoss()(dm.zeros(4, 3), shares)  --> 1.0986]],
   ["transforms.Normalize"] = [[
-    local normalize = dm.transforms.Normalize({0.5}, {0.25})
+    local normalize = dm.transforms.Normalize({0.5}, {0.25}) -- mean and deviation
     normalize(dm.tensor{{{0.0, 0.5, 1.0}}})  --> {{{-2, 0, 2}}}]],
+  ["transforms.Pad"] = [[
+    local image = dm.tensor{{{5, 6}}}
+    dm.transforms.Pad(1)(image)  --> {{{0, 0, 0, 0}, {0, 5, 6, 0}, {0, 0, 0, 0}}}
+    local edge = dm.transforms.Pad({2, 0, 1, 0}, {padding_mode = "edge"}) -- left, top ...
+    edge(image)  --> {{{5, 5, 5, 6, 6}}}]],
+  ["transforms.RandAugment"] = [[
+    local augment = dm.transforms.RandAugment{num_ops = 2, magnitude = 9}
+    augment(dm.zeros(3, 32, 32, {dtype = "uint8"})).shape  --> {3, 32, 32}]],
+  ["transforms.RandomAdjustSharpness"] = [[
+    local sharper = dm.transforms.RandomAdjustSharpness(2, 0.5) -- every other image
+    sharper(dm.zeros(3, 8, 8, {dtype = "uint8"})).shape  --> {3, 8, 8}]],
+  ["transforms.RandomAffine"] = [[
+    -- turned by -10 to 10 degrees, moved by a tenth of its sides at most
+    local affine = dm.transforms.RandomAffine(10, {translate = {0.1, 0.1}})
+    affine(dm.zeros(3, 32, 32, {dtype = "uint8"})).shape  --> {3, 32, 32}]],
+  ["transforms.RandomApply"] = [[
+    local T = dm.transforms
+    local sometimes = T.RandomApply({T.GaussianBlur(3), T.Grayscale(3)}, {p = 0.3})
+    sometimes(dm.rand(3, 16, 16)).shape  --> {3, 16, 16}]],
+  ["transforms.RandomAutocontrast"] = [[
+    local contrast = dm.transforms.RandomAutocontrast(1) -- always
+    contrast(dm.tensor({{{100, 110, 120}}}, {dtype = "uint8"}))  --> {{{0, 127, 255}}}]],
+  ["transforms.RandomChoice"] = [[
+    local T = dm.transforms
+    local one = T.RandomChoice({T.GaussianBlur(3), T.Grayscale(3)}, {p = {0.8, 0.2}})
+    one(dm.rand(3, 16, 16)).shape  --> {3, 16, 16}]],
+  ["transforms.RandomCrop"] = [[
+    local crop = dm.transforms.RandomCrop(32, {padding = 4})
+    crop(dm.rand(3, 32, 32)).shape  --> {3, 32, 32}
+    dm.transforms.RandomCrop({16, 24})(dm.rand(3, 32, 32)).shape  --> {3, 16, 24}]],
+  ["transforms.RandomEqualize"] = [[
+    local equalize = dm.transforms.RandomEqualize(0.5) -- every other image
+    equalize(dm.zeros(3, 8, 8, {dtype = "uint8"})).shape  --> {3, 8, 8}]],
+  ["transforms.RandomErasing"] = [[
+    local T = dm.transforms
+    local train = T.Compose{T.ToTensor(), T.RandomErasing{p = 0.5, value = "random"}}
+    train(dm.zeros(3, 32, 32, {dtype = "uint8"})).shape  --> {3, 32, 32}]],
+  ["transforms.RandomGrayscale"] = [[
+    dm.transforms.RandomGrayscale(0.1)(dm.rand(3, 8, 8)).shape  --> {3, 8, 8}
+    local grey = dm.transforms.RandomGrayscale(1)(dm.rand(3, 8, 8))
+    grey[1]:equal(grey[3])  --> true]],
+  ["transforms.RandomHorizontalFlip"] = [[
+    dm.transforms.RandomHorizontalFlip()(dm.rand(3, 8, 8)).shape  --> {3, 8, 8}
+    dm.transforms.RandomHorizontalFlip(1)(dm.tensor{{{1, 2, 3}}})  --> {{{3, 2, 1}}}]],
+  ["transforms.RandomInvert"] = [[
+    local invert = dm.transforms.RandomInvert(1) -- always
+    invert(dm.tensor({{{0, 51, 255}}}, {dtype = "uint8"}))  --> {{{255, 204, 0}}}]],
+  ["transforms.RandomOrder"] = [[
+    local T = dm.transforms
+    local any_order = T.RandomOrder{T.RandomHorizontalFlip(), T.GaussianBlur(3)}
+    any_order(dm.rand(3, 16, 16)).shape  --> {3, 16, 16}]],
+  ["transforms.RandomPerspective"] = [[
+    local tilt = dm.transforms.RandomPerspective{distortion_scale = 0.3, p = 1}
+    tilt(dm.rand(3, 16, 16)).shape  --> {3, 16, 16}]],
+  ["transforms.RandomPosterize"] = [[
+    local posterize = dm.transforms.RandomPosterize(1, 1) -- one bit of eight, always
+    posterize(dm.tensor({{{0, 127, 255}}}, {dtype = "uint8"}))  --> {{{0, 0, 128}}}]],
+  ["transforms.RandomResizedCrop"] = [[
+    local crop = dm.transforms.RandomResizedCrop(224, {scale = {0.3, 1}})
+    crop(dm.rand(3, 300, 400)).shape  --> {3, 224, 224}]],
+  ["transforms.RandomRotation"] = [[
+    local turn = dm.transforms.RandomRotation(15) -- by -15 to 15 degrees
+    turn(dm.zeros(3, 32, 32, {dtype = "uint8"})).shape  --> {3, 32, 32}
+    local quarter = dm.transforms.RandomRotation({90, 90})
+    quarter(dm.tensor({{{1, 2}, {3, 4}}}, {dtype = "uint8"}))  --> {{{2, 4}, {1, 3}}}]],
+  ["transforms.RandomSolarize"] = [[
+    local solarize = dm.transforms.RandomSolarize(128, 1) -- always
+    solarize(dm.tensor({{{0, 100, 200}}}, {dtype = "uint8"}))  --> {{{0, 100, 55}}}]],
+  ["transforms.RandomVerticalFlip"] = [[
+    dm.transforms.RandomVerticalFlip()(dm.rand(3, 8, 8)).shape  --> {3, 8, 8}
+    dm.transforms.RandomVerticalFlip(1)(dm.tensor{{{1}, {2}}})  --> {{{2}, {1}}}]],
+  ["transforms.Resize"] = [[
+    dm.transforms.Resize({8, 6})(dm.rand(3, 16, 16)).shape  --> {3, 8, 6}
+    local shorter_side = dm.transforms.Resize(32)
+    shorter_side(dm.rand(3, 64, 96)).shape  --> {3, 32, 48}]],
   ["transforms.ToTensor"] = [[
     local image = dm.tensor({{{0, 51, 255}}}, {dtype = "uint8"})
     dm.transforms.ToTensor()(image)  --> {{{0, 0.2, 1}}}]],
+  ["transforms.TrivialAugmentWide"] = [[
+    local augment = dm.transforms.TrivialAugmentWide()
+    augment(dm.zeros(3, 32, 32, {dtype = "uint8"})).shape  --> {3, 32, 32}]],
   ["transforms.classes"] = [[
     local crop = dm.transforms.RandomCrop(8)
     getmetatable(crop) == dm.transforms.classes.RandomCrop  --> true]],
@@ -853,9 +962,20 @@ return {
     local T = dm.transforms
     T.declare(T.ToTensor(), 3) ~= nil  --> true
     T.declare(function(x) return x end, 3)  --> nil]],
+  ["transforms.functional"] = [[
+    local image = dm.tensor({{{0, 51, 100}}}, {dtype = "uint8"})
+    dm.transforms.functional.hflip(image)  --> {{{100, 51, 0}}}
+    dm.transforms.functional.adjust_brightness(image, 2)  --> {{{0, 102, 200}}}]],
+  ["transforms.gaussian_blur"] = [[
+    dm.transforms.gaussian_blur(dm.ones(1, 5, 5), 3):mean()  --> 1
+    dm.transforms.gaussian_blur(dm.rand(3, 16, 16), {5, 3}, 1.5).shape  --> {3, 16, 16}]],
   ["transforms.is_callable"] = [[
     dm.transforms.is_callable(dm.transforms.ToTensor())  --> true
     dm.transforms.is_callable "ToTensor"  --> false]],
+  ["transforms.perspective"] = [[
+    local corners = {{0, 0}, {7, 0}, {7, 7}, {0, 7}} -- {x, y} from 0, clockwise
+    local moved = {{2, 1}, {7, 0}, {7, 7}, {0, 7}}
+    dm.transforms.perspective(dm.rand(3, 8, 8), corners, moved).shape  --> {3, 8, 8}]],
   ["vision.Conv2dNormActivation"] = [[
     local block = dm.vision.Conv2dNormActivation(3, 16, {stride = 2})
     block(dm.rand(1, 3, 32, 32)).shape  --> {1, 16, 16, 16}
