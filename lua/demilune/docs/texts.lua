@@ -100,7 +100,106 @@ local texts = {
   ["vision.complete_box_iou_loss"] = "1 - complete_box_iou of pairs of boxes (N, 4)",
   ["vision.distance_box_iou_loss"] = "1 - distance_box_iou of pairs of boxes (N, 4)",
   ["vision.generalized_box_iou_loss"] = "1 - generalized_box_iou of pairs of boxes (N, 4)",
+  ["nn.LazyLinear"] = "Linear whose in_features is that of its first input",
+  ["nn.CrossEntropyLoss"] = "scores (N, C, ...) and targets (N, ...), classes from 1, or "
+    .. "shares of the classes (N, C, ...) -> ()",
+  ["nn.NLLLoss"] = "log-probabilities (N, C, ...) and targets (N, ...), classes from 1 -> ()",
+  ["nn.BCELoss"] = "probabilities and targets of one shape, 0 to 1 -> ()",
+  ["nn.BCEWithLogitsLoss"] = "scores before sigmoid and targets, 0 to 1, of one shape -> (); "
+    .. "pos_weight: how much a target of 1 counts",
+  ["nn.CTCLoss"] = "log_probs (T, N, C), targets (N, S), input_lengths (N), target_lengths (N) "
+    .. "-> (); blank is class 1 unless another is named",
+  ["nn.LogSigmoid"] = "log(1 / (1 + exp(-x))), without overflow",
+  ["nn.SiLU"] = "x times sigmoid(x); Elfwing et al. 2017",
+  ["nn.RReLU"] = "x above 0, a slope times x below: drawn for each element in training between "
+    .. "lower and upper, their mean in evaluation; Xu et al. 2015",
+  ["nn.TripletMarginWithDistanceLoss"] = "max(0, margin + d(anchor, positive) - d(anchor, "
+    .. "negative)), d being distance_function(a, b), or pairwise_distance",
+  ["nn.UpsamplingBilinear2d"] = "x (N, C, H, W) -> planes of that size, or scale_factor times "
+    .. "as large, the corners aligned",
+  ["nn.UpsamplingNearest2d"] = "x (N, C, H, W) -> planes of that size, or scale_factor times "
+    .. "as large, elements repeated",
+  ["nn.Upsample"] = "x (N, C, ...) -> of that size, or scale_factor times as large; mode: "
+    .. "nearest, nearest-exact, linear (3 dims), bilinear or bicubic (4), trilinear (5), area",
+  ["nn.Unfold"] = "x (N, C, H, W) -> (N, C kernel_size^2, L): each window as a column, L "
+    .. "windows",
+  ["nn.Fold"] = "columns (N, C kernel_size^2, L) -> (N, C, height, width) of output_size: the "
+    .. "windows added up, the inverse of Unfold where they do not overlap",
+  ["nn.Module"] = "the base of layers and models: nn.Module:extend \"Net\" gives a class, whose "
+    .. "init makes the layers and whose forward(self, x) computes",
+  ["nn.TransformerEncoder"] = "TransformerEncoder(encoder_layer, num_layers, norm?); the "
+    .. "arguments above are those of a call",
+  ["nn.TransformerDecoder"] = "TransformerDecoder(decoder_layer, num_layers, norm?); the "
+    .. "arguments above are those of a call",
+  ["transforms.RandomHorizontalFlip"] = "with probability p left and right are exchanged",
+  ["transforms.RandomVerticalFlip"] = "with probability p top and bottom are exchanged",
+  ["transforms.RandomInvert"] = "with probability p each value v becomes 255 - v; uint8",
+  ["transforms.RandomPosterize"] = "with probability p so many of the upper bits of each value "
+    .. "are kept; uint8",
+  ["transforms.RandomSolarize"] = "with probability p values of at least the threshold are "
+    .. "inverted; uint8",
+  ["transforms.RandomAdjustSharpness"] = "with probability p; factor 0 smooths, 1 changes "
+    .. "nothing, 2 sharpens; uint8",
+  ["transforms.RandomAutocontrast"] = "with probability p the darkest value of a channel becomes "
+    .. "0, the brightest 255; uint8",
+  ["transforms.RandomEqualize"] = "with probability p the values of each channel become "
+    .. "equally frequent; uint8",
+  ["transforms.MixUp"] = "mix(x, y) of a batch (N, C, H, W) and labels (N), from 1, or shares "
+    .. "(N, num_classes) -> images and shares, each blended with its neighbour's by a part "
+    .. "drawn from Beta(alpha, alpha); Zhang et al. 2018",
+  ["transforms.CutMix"] = "mix(x, y) as MixUp, but a rectangle of the neighbour's image is "
+    .. "pasted in, and the shares are by its area; Yun et al. 2019",
 }
+
+-- Layers of one, two and three dims: $x stands for the dims of an input, $sizes for those of what
+-- an adaptive pool gives, and $d for the number of dims.
+local WINDOW = "; stride: kernel_size where none is given"
+local OF_DIMS = {
+  AdaptiveAvgPool = "x (N, C, $x), or without N -> (N, C, $sizes)",
+  AdaptiveMaxPool = "x (N, C, $x), or without N -> (N, C, $sizes)",
+  AvgPool = "x (N, C, $x), or without N -> each side (size + 2 padding - kernel_size) // stride "
+    .. "+ 1" .. WINDOW,
+  BatchNorm = "x (N, C, $x) -> the same shape; by the batch in training, by running_mean and "
+    .. "running_var in evaluation",
+  Conv = "x (N, in_channels, $x), or without N -> (N, out_channels, $x), each side (size + "
+    .. "2 padding - dilation (kernel_size - 1) - 1) // stride + 1",
+  ConvTranspose = "x (N, in_channels, $x), or without N -> (N, out_channels, $x), each side "
+    .. "(size - 1) stride - 2 padding + dilation (kernel_size - 1) + output_padding + 1; "
+    .. "layer(x, output_size) chooses among the sizes",
+  InstanceNorm = "x (N, C, $x), or without N -> the same shape",
+  LPPool = "x (N, C, $x) -> (sum of x^norm_type)^(1 / norm_type) of each window" .. WINDOW,
+  LazyBatchNorm = "BatchNorm$dd whose num_features is that of its first input",
+  LazyConv = "Conv$dd whose in_channels is that of its first input",
+  LazyConvTranspose = "ConvTranspose$dd whose in_channels is that of its first input",
+  LazyInstanceNorm = "InstanceNorm$dd whose num_features is that of its first input",
+  MaxPool = "x (N, C, $x), or without N -> each side (size + 2 padding - dilation (kernel_size "
+    .. "- 1) - 1) // stride + 1" .. WINDOW,
+  MaxUnpool = "x (N, C, $x) and the positions that MaxPool$dd gives with return_indices -> each "
+    .. "side (size - 1) stride + kernel_size - 2 padding, or output_size",
+}
+local BORDERS = {
+  Circular = "what lies at the other end", Constant = "value",
+  Reflection = "a mirror image without the edge", Replication = "the edge repeated",
+  Zero = "zeros",
+}
+for kind, border in next, BORDERS do
+  OF_DIMS[kind .. "Pad"] = "x (N, C, $x), or without N, with a border of " .. border
+    .. "; padding: a number of elements, or {$sides}"
+end
+
+local DIMS = {
+  {d = "1", x = "L", sizes = "output_size", sides = "left, right"},
+  {d = "2", x = "H, W", sizes = "height, width", sides = "left, right, top, bottom"},
+  {d = "3", x = "D, H, W", sizes = "depth, height, width",
+    sides = "left, right, top, bottom, front, back"},
+}
+for dims, words in ipairs(DIMS) do
+  for name, text in next, OF_DIMS do
+    texts[("nn.%s%dd"):format(name, dims)] = text:gsub("%$dd", words.d .. "d")
+      :gsub("%$(%l+)", words)
+  end
+end
+texts["nn.BatchNorm1d"] = texts["nn.BatchNorm1d"]:gsub("^x", "x (N, C) or")
 
 -- Families of models by the beginning of their names.
 local FAMILIES = {
