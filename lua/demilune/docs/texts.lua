@@ -149,6 +149,118 @@ local texts = {
     .. "drawn from Beta(alpha, alpha); Zhang et al. 2018",
   ["transforms.CutMix"] = "mix(x, y) as MixUp, but a rectangle of the neighbour's image is "
     .. "pasted in, and the shares are by its area; Yun et al. 2019",
+  ["nn.Module.add_module"] = "model:add_module(name, module): the same as model[name] = "
+    .. "module, for a name that nothing has yet",
+  ["nn.Module.apply"] = "model:apply(fn): calls fn(module) for all modules below, then for "
+    .. "this one; returns the module",
+  ["nn.Module.bfloat16"] = "model:bfloat16(): the same as model:to \"bfloat16\"",
+  ["nn.Module.buffers"] = "model:buffers(): a list of the buffers of this module and those "
+    .. "below, each once",
+  ["nn.Module.children"] = "model:children(): a list of the modules directly below",
+  ["nn.Module.copy"] = "model:copy(): a deep copy; tied parameters stay tied, functions are "
+    .. "shared",
+  ["nn.Module.cpu"] = "model:cpu(): the same as model:to \"cpu\"",
+  ["nn.Module.cuda"] = "model:cuda(device = \"cuda\"): the same as model:to(device)",
+  ["nn.Module.double"] = "model:double(): the same as model:to \"float64\"",
+  ["nn.Module.eval"] = "model:eval(): evaluation mode, as train(false): no dropout, batch "
+    .. "norms by their running statistics; returns the module",
+  ["nn.Module.extend"] = "Module:extend(name): a new class that inherits from this one",
+  ["nn.Module.float"] = "model:float(): the same as model:to \"float32\"",
+  ["nn.Module.get_buffer"] = "model:get_buffer \"0.running_mean\": the buffer of that name of "
+    .. "state_dict; raises where there is none",
+  ["nn.Module.get_parameter"] = "model:get_parameter \"0.weight\": the parameter of that name "
+    .. "of state_dict; raises where there is none",
+  ["nn.Module.get_submodule"] = "model:get_submodule \"layers.0\": the module of a name that "
+    .. "named_modules gives; \"\" is this one",
+  ["nn.Module.half"] = "model:half(): the same as model:to \"float16\"",
+  ["nn.Module.load_state_dict"] = "model:load_state_dict(state_dict, strict = true): copies "
+    .. "its tensors into the model's; a missing or unexpected name raises unless strict is "
+    .. "false, another shape always; returns {missing_keys =, unexpected_keys =}",
+  ["nn.Module.modules"] = "model:modules(): a list of this module and those below, each once",
+  ["nn.Module.named_buffers"] = "for name, buffer in model:named_buffers() do: of this module "
+    .. "and those below, each once",
+  ["nn.Module.named_children"] = "for name, module in model:named_children() do: those "
+    .. "directly below; in a list the first is \"0\"",
+  ["nn.Module.named_modules"] = "for name, module in model:named_modules() do: this one, with "
+    .. "the name \"\", and those below, each once",
+  ["nn.Module.named_parameters"] = "for name, p in model:named_parameters() do: of this module "
+    .. "and those below, each once, named as in state_dict",
+  ["nn.Module.parameters"] = "model:parameters(): a list of the parameters of this module and "
+    .. "those below, each once; for an optimizer",
+  ["nn.Module.register_buffer"] = "model:register_buffer(name, tensor, persistent = true): a "
+    .. "tensor that is saved and moved with the module, but not trained; persistent = false "
+    .. "leaves it out of state_dict",
+  ["nn.Module.register_forward_hook"] = "model:register_forward_hook(fn): fn(module, inputs, "
+    .. "output) after each forward; what it returns, unless nil, replaces the first output. "
+    .. "The handle has :remove()",
+  ["nn.Module.register_forward_pre_hook"] = "model:register_forward_pre_hook(fn): fn(module, "
+    .. "inputs) before each forward; what it returns, unless nil, replaces the inputs. The "
+    .. "handle has :remove()",
+  ["nn.Module.register_full_backward_hook"] = "model:register_full_backward_hook(fn): "
+    .. "fn(module, grad_input, grad_output), lists, once the gradients of the inputs are "
+    .. "known; what it returns, unless nil, replaces grad_input. The handle has :remove()",
+  ["nn.Module.register_full_backward_pre_hook"] = "model:register_full_backward_pre_hook(fn): "
+    .. "fn(module, grad_output) before the module's backward pass; what it returns, unless "
+    .. "nil, replaces grad_output. The handle has :remove()",
+  ["nn.Module.register_module"] = "another name of add_module",
+  ["nn.Module.register_parameter"] = "model:register_parameter(name, parameter): the same as "
+    .. "model[name] = parameter",
+  ["nn.Module.requires_grad_"] = "model:requires_grad_(on = true): sets requires_grad of all "
+    .. "parameters; false freezes them; returns the module",
+  ["nn.Module.set_submodule"] = "model:set_submodule(name, module): puts another module where "
+    .. "that of a name is",
+  ["nn.Module.state_dict"] = "model:state_dict(): {name = tensor} of the parameters and "
+    .. "persistent buffers, with PyTorch's names; the tensors share storage with the model's",
+  ["nn.Module.summary"] = "model:summary(input, {dtype = \"float32\", device?, print = true}): "
+    .. "prints the layers with the shapes of their outputs, parameters, bytes and FLOPs; "
+    .. "input: a tensor, a shape, or a list of them; returns the rows",
+  ["nn.Module.to"] = "model:to(device or dtype, ...): moves parameters and buffers and "
+    .. "converts those of floats; they stay the same tensors, so that an optimizer keeps them, "
+    .. "but its own buffers do not move with them; returns the module",
+  ["nn.Module.train"] = "model:train(mode = true): training mode, for dropout and batch norms, "
+    .. "here and below; returns the module",
+  ["nn.Module.zero_grad"] = "model:zero_grad(): drops the gradients of all parameters",
+  ["nn.utils.prune.custom_from_mask"] = "prunes where a mask, of the tensor's shape, is 0; "
+    .. "returns the module",
+  ["nn.utils.prune.identity"] = "prunes nothing, but adds the mask; returns the module",
+  ["nn.utils.prune.l1_unstructured"] = "prunes the elements nearest to 0: amount of them, or "
+    .. "that share; importance_scores: other values to compare; returns the module",
+  ["nn.utils.prune.ln_structured"] = "prunes the channels along dim of the smallest norms of "
+    .. "order n: amount of them, or that share; returns the module",
+  ["nn.utils.prune.random_structured"] = "prunes channels along dim at random: amount of them, "
+    .. "or that share; returns the module",
+  ["nn.utils.prune.random_unstructured"] = "prunes elements at random: amount of them, or that "
+    .. "share; returns the module",
+  ["transforms.functional.adjust_brightness"] = "the image times the factor; 1 changes "
+    .. "nothing, 0 makes black",
+  ["transforms.functional.adjust_contrast"] = "the image's distance from its mean grey times "
+    .. "the factor; 1 changes nothing",
+  ["transforms.functional.adjust_hue"] = "the colours turned by -0.5 to 0.5 of the wheel of "
+    .. "colours",
+  ["transforms.functional.adjust_saturation"] = "the distance from grey times the factor; 1 "
+    .. "changes nothing, 0 makes grey",
+  ["transforms.functional.adjust_sharpness"] = "factor 0 smooths, 1 changes nothing, 2 "
+    .. "sharpens; uint8",
+  ["transforms.functional.autocontrast"] = "the darkest value of a channel becomes 0, the "
+    .. "brightest 255; uint8",
+  ["transforms.functional.center_crop"] = "center_crop(img, size): the middle of the image; "
+    .. "size: a number, or {height, width}",
+  ["transforms.functional.equalize"] = "the values of each channel become equally frequent; "
+    .. "uint8",
+  ["transforms.functional.hflip"] = "left and right exchanged",
+  ["transforms.functional.invert"] = "each value v becomes 255 - v; uint8",
+  ["transforms.functional.pad"] = "pad(img, padding, {fill = 0, padding_mode = \"constant\"}): "
+    .. "a border, as transforms.Pad",
+  ["transforms.functional.posterize"] = "so many of the upper bits of each value are kept; "
+    .. "uint8",
+  ["transforms.functional.resize"] = "resize(img, size, {interpolation = \"bilinear\", "
+    .. "max_size?, antialias = true}): as transforms.Resize",
+  ["transforms.functional.rgb_to_grayscale"] = "rgb_to_grayscale(img, num_output_channels = "
+    .. "1): without colour, in 1 or 3 channels",
+  ["transforms.functional.rotate"] = "rotate(img, degrees, {interpolation = \"nearest\", fill "
+    .. "= 0}): counter-clockwise; uint8",
+  ["transforms.functional.solarize"] = "values of at least the threshold are inverted; uint8",
+  ["transforms.functional.vflip"] = "top and bottom exchanged",
 }
 
 -- Layers of one, two and three dims: $x stands for the dims of an input, $sizes for those of what

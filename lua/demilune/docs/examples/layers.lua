@@ -3,6 +3,11 @@
 -- `expression  --> value` shows a value: a number, a string, a boolean, nil, a table, or the
 -- elements of a tensor as nested tables. docs_spec runs the lines, and compares the values.
 return {
+  ["models"] = [[
+    local model = dm.models.lenet{num_classes = 3}
+    model(dm.rand(1, 1, 28, 28)).shape  --> {1, 3}
+    -- weights: the path of a file, or what dm.load or a state_dict gives
+    local same = dm.models.lenet{num_classes = 3, weights = model:state_dict()}]],
   ["models.alexnet"] = [[
     if dm.cuda.is_available() then -- 57.0 million parameters
       local _ <close> = dm.device "cuda" -- where they are made
@@ -171,6 +176,11 @@ return {
       local _ <close> = dm.device "cuda" -- where they are made
       print(dm.models.wide_resnet50_2{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
     end]],
+  ["nn"] = [[
+    local model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    local loss = nn.CrossEntropyLoss()(model(dm.rand(3, 4)), dm.tensor{1, 2, 1})
+    loss:backward()
+    model[1].weight.grad.shape  --> {8, 4}]],
   ["nn.AdaptiveAvgPool1d"] = [[
     nn.AdaptiveAvgPool1d(2)(dm.tensor{{1.0, 3.0, 5.0, 7.0}})  --> {{2, 6}}]],
   ["nn.AdaptiveAvgPool2d"] = [[
@@ -499,6 +509,160 @@ return {
     function Net:init(width) self.layer = nn.Linear(width, 1) end
     function Net:forward(x) return self.layer(x):sigmoid() end
     Net(4)(dm.ones(2, 4)).shape  --> {2, 1}]],
+  ["nn.Module.add_module"] = [[
+    local net = nn.Sequential()
+    net:add_module("layer", nn.Linear(4, 2)) -- as net.layer = nn.Linear(4, 2)
+    net(dm.ones(1, 4)).shape  --> {1, 2}]],
+  ["nn.Module.apply"] = [[
+    local net, classes = nn.Sequential(nn.Linear(4, 2), nn.ReLU()), {}
+    net:apply(function(m) classes[#classes + 1] = m.class end)
+    classes  --> {"Linear", "ReLU", "Sequential"}]],
+  ["nn.Module.bfloat16"] = [[
+    nn.Linear(4, 2):bfloat16().weight.dtype  --> "bfloat16"]],
+  ["nn.Module.buffers"] = [[
+    -- running_mean, running_var and num_batches_tracked
+    #nn.BatchNorm1d(4):buffers()  --> 3
+    #nn.Linear(4, 2):buffers()  --> 0]],
+  ["nn.Module.children"] = [[
+    local net = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
+    #net:children()  --> 2]],
+  ["nn.Module.copy"] = [[
+    local layer = nn.Linear(4, 2)
+    local other = layer:copy()
+    other.bias:equal(layer.bias)  --> true
+    nn.init.zeros_(other.bias):equal(layer.bias)  --> false]],
+  ["nn.Module.cpu"] = [[
+    nn.Linear(4, 2):cpu().weight.device  --> "cpu"]],
+  ["nn.Module.cuda"] = [[
+    local layer = nn.Linear(4, 2)
+    if dm.cuda.is_available() then layer:cuda() end -- before the optimizer is made]],
+  ["nn.Module.double"] = [[
+    nn.Linear(4, 2):double().weight.dtype  --> "float64"]],
+  ["nn.Module.eval"] = [[
+    local drop = nn.Dropout(0.5):eval()
+    drop(dm.ones(3))  --> {1, 1, 1}
+    drop.training  --> false]],
+  ["nn.Module.extend"] = [[
+    local Block = nn.Module:extend "Block"
+    function Block:init(width) self.layer = nn.Linear(width, width) end
+    function Block:forward(x) return x + self.layer(x):relu() end
+    Block(4)(dm.ones(2, 4)).shape  --> {2, 4}]],
+  ["nn.Module.extra_repr"] = [[
+    local Scale = nn.Module:extend "Scale"
+    function Scale:init(factor) self.factor = factor end
+    function Scale:extra_repr() return "factor = " .. self.factor end
+    tostring(Scale(3))  --> "Scale(factor = 3)"]],
+  ["nn.Module.float"] = [[
+    nn.Linear(4, 2):double():float().weight.dtype  --> "float32"]],
+  ["nn.Module.forward"] = [[
+    local Twice = nn.Module:extend "Twice"
+    function Twice.forward(_, x) return 2 * x end
+    Twice()(dm.tensor{1, 2})  --> {2, 4}]],
+  ["nn.Module.get_buffer"] = [[
+    local net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    net:get_buffer "1.running_mean"  --> {0, 0, 0}]],
+  ["nn.Module.get_parameter"] = [[
+    local net = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    net:get_parameter "0.weight".shape  --> {3, 4}]],
+  ["nn.Module.get_submodule"] = [[
+    local net = nn.Sequential{{"body", nn.Sequential(nn.Linear(4, 3))}}
+    net:get_submodule "body.0".out_features  --> 3]],
+  ["nn.Module.half"] = [[
+    nn.Linear(4, 2):half().weight.dtype  --> "float16"]],
+  ["nn.Module.init"] = [[
+    local Head = nn.Module:extend "Head"
+    function Head:init(inputs, classes) self.layer = nn.Linear(inputs, classes) end
+    Head(8, 3).layer.out_features  --> 3]],
+  ["nn.Module.load_state_dict"] = [[
+    local one, two = nn.Linear(4, 2), nn.Linear(4, 2)
+    two:load_state_dict(one:state_dict())
+    two.weight:equal(one.weight)  --> true
+    two:load_state_dict({bias = dm.ones(2)}, false).missing_keys  --> {"weight"}]],
+  ["nn.Module.modules"] = [[
+    local net = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
+    #net:modules()  --> 3]],
+  ["nn.Module.named_buffers"] = [[
+    local names = {}
+    for name in nn.BatchNorm1d(4):named_buffers() do names[#names + 1] = name end
+    names  --> {"running_mean", "running_var", "num_batches_tracked"}]],
+  ["nn.Module.named_children"] = [[
+    local net, names = nn.Sequential{{"up", nn.Linear(2, 4)}, {"act", nn.ReLU()}}, {}
+    for name, child in net:named_children() do names[#names + 1] = name end
+    names  --> {"up", "act"}]],
+  ["nn.Module.named_modules"] = [[
+    local net, names = nn.Sequential(nn.Linear(4, 2), nn.ReLU()), {}
+    for name, module in net:named_modules() do names[#names + 1] = name end
+    names  --> {"", "0", "1"}]],
+  ["nn.Module.named_parameters"] = [[
+    local net, names = nn.Sequential(nn.Linear(4, 2), nn.ReLU()), {}
+    for name, p in net:named_parameters() do names[#names + 1] = name end
+    names  --> {"0.weight", "0.bias"}]],
+  ["nn.Module.parameters"] = [[
+    local model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    #model:parameters()  --> 4
+    local optimizer = optim.AdamW(model:parameters(), {lr = 1e-3})]],
+  ["nn.Module.register_buffer"] = [[
+    local Mean = nn.Module:extend "Mean"
+    function Mean:init(n) self:register_buffer("mean", dm.zeros(n)) end
+    Mean(2):state_dict().mean  --> {0, 0}
+    #Mean(2):parameters()  --> 0]],
+  ["nn.Module.register_forward_hook"] = [[
+    local layer, seen = nn.Linear(4, 2), nil
+    local hook = layer:register_forward_hook(function(_, inputs, output) seen = output end)
+    layer(dm.ones(3, 4)) -- hook:remove() ends it
+    seen.shape  --> {3, 2}]],
+  ["nn.Module.register_forward_pre_hook"] = [[
+    local layer = nn.Identity()
+    layer:register_forward_pre_hook(function(_, inputs) return 2 * inputs[1] end)
+    layer(dm.tensor{1, 2})  --> {2, 4}]],
+  ["nn.Module.register_full_backward_hook"] = [[
+    local layer, seen = nn.Linear(4, 2), nil
+    layer:register_full_backward_hook(function(_, grad_in, grad_out) seen = grad_out end)
+    layer(dm.ones(3, 4, {requires_grad = true})):sum():backward()
+    seen[1].shape  --> {3, 2}]],
+  ["nn.Module.register_full_backward_pre_hook"] = [[
+    local layer, x = nn.Identity(), dm.ones(2, {requires_grad = true})
+    layer:register_full_backward_pre_hook(function(_, grad) return {3 * grad[1]} end)
+    layer(x):sum():backward()
+    x.grad  --> {3, 3}]],
+  ["nn.Module.register_module"] = [[
+    local net = nn.Sequential()
+    net:register_module("layer", nn.Linear(4, 2)) -- another name of add_module
+    net.layer.out_features  --> 2]],
+  ["nn.Module.register_parameter"] = [[
+    local layer = nn.Identity()
+    layer:register_parameter("scale", nn.Parameter(dm.ones(2))) -- as layer.scale = ...
+    layer.scale  --> {1, 1}]],
+  ["nn.Module.requires_grad_"] = [[
+    local net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    net[1]:requires_grad_(false) -- frozen: the optimizer leaves it
+    net[1].weight.requires_grad  --> false
+    net[2].weight.requires_grad  --> true]],
+  ["nn.Module.set_submodule"] = [[
+    local net = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+    net:set_submodule("1", nn.GELU())
+    net[2].class  --> "GELU"]],
+  ["nn.Module.state_dict"] = [[
+    local state = nn.Linear(4, 2):state_dict()
+    state.weight.shape  --> {2, 4}
+    state.bias.shape  --> {2}]],
+  ["nn.Module.summary"] = [[
+    local net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    -- the rows of a table, which is printed but for print = false
+    #net:summary({1, 4}, {print = false})  --> 3]],
+  ["nn.Module.to"] = [[
+    local device = dm.cuda.is_available() and "cuda" or "cpu"
+    local layer = nn.Linear(4, 2):to(device) -- before the optimizer is made
+    layer:to "float64".weight.dtype  --> "float64"]],
+  ["nn.Module.train"] = [[
+    local net = nn.Sequential(nn.Linear(4, 2), nn.Dropout()):eval()
+    net:train() -- dropout and batch norms as in training again
+    net[2].training  --> true]],
+  ["nn.Module.zero_grad"] = [[
+    local layer = nn.Linear(4, 2)
+    layer(dm.ones(1, 4)):sum():backward()
+    layer:zero_grad()
+    layer.bias.grad  --> nil]],
   ["nn.ModuleDict"] = [[
     local heads = nn.ModuleDict{age = nn.Linear(8, 1), kind = nn.Linear(8, 3)}
     heads.kind(dm.rand(2, 8)).shape  --> {2, 3}
@@ -802,16 +966,90 @@ return {
     local layer = nn.utils.parametrizations.orthogonal(nn.Linear(3, 3))
     local q = layer.weight -- computed anew at each reading
     q:matmul(q:t()):allclose(dm.eye(3), {atol = 1e-5})  --> true]],
+  ["nn.utils.parametrizations.orthogonal"] = [[
+    local layer = nn.utils.parametrizations.orthogonal(nn.Linear(3, 5))
+    local w = layer.weight -- (5, 3), its columns orthonormal
+    w:t():matmul(w):allclose(dm.eye(3), {atol = 1e-5})  --> true]],
+  ["nn.utils.parametrizations.spectral_norm"] = [[
+    local layer = nn.Linear(2, 2)
+    nn.init.constant_(layer.weight, 5) -- its largest singular value is 10
+    nn.utils.parametrizations.spectral_norm(layer)
+    layer.weight  --> {{0.5, 0.5}, {0.5, 0.5}}]],
+  ["nn.utils.parametrizations.weight_norm"] = [[
+    local layer = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+    layer.weight.shape  --> {3, 4}
+    -- the lengths, which are trained with the directions, original1
+    layer.parametrizations.weight.original0.shape  --> {3, 1}]],
   ["nn.utils.parametrize"] = [[
     local Positive, layer = nn.Module:extend "Positive", nn.Linear(2, 3)
     function Positive.forward(_, x) return x:exp() end
     nn.utils.parametrize.register_parametrization(layer, "weight", Positive())
     layer.weight:gt(0):all()  --> true]],
+  ["nn.utils.parametrize.cached"] = [[
+    local layer = nn.utils.parametrizations.orthogonal(nn.Linear(4, 4))
+    local _ <close> = nn.utils.parametrize.cached() -- to the end of the block
+    for _ = 1, 3 do layer(dm.rand(1, 4)) end -- the weight is computed once]],
+  ["nn.utils.parametrize.is_parametrized"] = [[
+    local layer = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+    nn.utils.parametrize.is_parametrized(layer)  --> true
+    nn.utils.parametrize.is_parametrized(layer, "bias")  --> false]],
+  ["nn.utils.parametrize.register_parametrization"] = [[
+    local Symmetric, layer = nn.Module:extend "Symmetric", nn.Linear(3, 3)
+    function Symmetric.forward(_, x) return x:triu() + x:triu(1):t() end
+    nn.utils.parametrize.register_parametrization(layer, "weight", Symmetric())
+    layer.weight:equal(layer.weight:t())  --> true]],
+  ["nn.utils.parametrize.remove_parametrizations"] = [[
+    local layer = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+    nn.utils.parametrize.remove_parametrizations(layer, "weight")
+    layer.weight.is_parameter  --> true]],
+  ["nn.utils.parametrize.type_before_parametrizations"] = [[
+    local layer = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+    nn.utils.parametrize.type_before_parametrizations(layer) == nn.Linear  --> true]],
   ["nn.utils.prune"] = [[
     local layer = nn.Linear(10, 10)
     nn.utils.prune.l1_unstructured(layer, "weight", 0.2) -- the smallest fifth
     layer.weight:eq(0):sum()  --> 20
     nn.utils.prune.remove(layer, "weight") -- the zeros stay, the mask goes]],
+  ["nn.utils.prune.custom_from_mask"] = [[
+    local layer = nn.Linear(2, 1)
+    nn.utils.prune.custom_from_mask(layer, "weight", dm.tensor{{1, 0}})
+    layer.weight[{1, 2}]  --> 0]],
+  ["nn.utils.prune.global_unstructured"] = [[
+    local a, b, prune = nn.Linear(10, 10), nn.Linear(10, 10), nn.utils.prune
+    local both = {{a, "weight"}, {b, "weight"}}
+    prune.global_unstructured(both, prune.L1Unstructured, {amount = 50})
+    a.weight:eq(0):sum() + b.weight:eq(0):sum()  --> 50]],
+  ["nn.utils.prune.identity"] = [[
+    local layer = nn.Linear(2, 1)
+    nn.utils.prune.identity(layer, "weight") -- a mask of ones, to be changed later
+    layer.weight_mask  --> {{1, 1}}]],
+  ["nn.utils.prune.is_pruned"] = [[
+    local layer = nn.Linear(2, 1)
+    nn.utils.prune.is_pruned(layer)  --> false
+    nn.utils.prune.l1_unstructured(layer, "weight", 1)
+    nn.utils.prune.is_pruned(layer)  --> true]],
+  ["nn.utils.prune.l1_unstructured"] = [[
+    local layer = nn.Linear(10, 10)
+    nn.utils.prune.l1_unstructured(layer, "weight", 0.3) -- a share, or a number of elements
+    layer.weight:eq(0):sum()  --> 30
+    layer.weight_orig.is_parameter  --> true]],
+  ["nn.utils.prune.ln_structured"] = [[
+    local layer = nn.Linear(10, 4)
+    nn.utils.prune.ln_structured(layer, "weight", 0.5, 2, 1) -- half of the rows
+    layer.weight_mask:sum(2):sort()  --> {0, 0, 10, 10}]],
+  ["nn.utils.prune.random_structured"] = [[
+    local layer = nn.Linear(10, 4)
+    nn.utils.prune.random_structured(layer, "weight", 1, 1) -- one of the rows
+    layer.weight_mask:sum()  --> 30]],
+  ["nn.utils.prune.random_unstructured"] = [[
+    local layer = nn.Linear(10, 4)
+    nn.utils.prune.random_unstructured(layer, "weight", 0.25)
+    layer.weight_mask:sum()  --> 30]],
+  ["nn.utils.prune.remove"] = [[
+    local layer = nn.Linear(10, 4)
+    nn.utils.prune.l1_unstructured(layer, "weight", 8)
+    nn.utils.prune.remove(layer, "weight") -- the zeros stay, the mask goes
+    layer.weight:eq(0):sum()  --> 8]],
   ["nn.utils.remove_spectral_norm"] = [[
     local layer = nn.utils.spectral_norm(nn.Linear(4, 4))
     nn.utils.remove_spectral_norm(layer).weight.is_parameter  --> true]],
@@ -823,10 +1061,41 @@ return {
     local x = rnn.pad_sequence({dm.tensor{1, 2, 3}, dm.tensor{4}}, {batch_first = true})
     x  --> {{1, 2, 3}, {4, 0, 0}}
     rnn.pack_padded_sequence(x, {3, 1}, {batch_first = true}).data  --> {1, 4, 2, 3}]],
+  ["nn.utils.rnn.is_packed"] = [[
+    local packed = nn.utils.rnn.pack_sequence{dm.tensor{1, 2, 3}, dm.tensor{4}}
+    nn.utils.rnn.is_packed(packed)  --> true
+    nn.utils.rnn.is_packed(packed.data)  --> false]],
+  ["nn.utils.rnn.pack_padded_sequence"] = [[
+    local x, rnn = dm.tensor{{1, 2, 3}, {4, 0, 0}}, nn.utils.rnn
+    local packed = rnn.pack_padded_sequence(x, {3, 1}, {batch_first = true})
+    packed.data  --> {1, 4, 2, 3}
+    packed.batch_sizes  --> {2, 1, 1}]],
+  ["nn.utils.rnn.pack_sequence"] = [[
+    local sequences = {dm.rand(2, 10), dm.rand(5, 10)} -- of 2 and 5 steps
+    local packed = nn.utils.rnn.pack_sequence(sequences, {enforce_sorted = false})
+    local y, h = nn.GRU(10, 20)(packed)
+    h.shape  --> {1, 2, 20}]],
+  ["nn.utils.rnn.pad_packed_sequence"] = [[
+    local packed = nn.utils.rnn.pack_sequence{dm.tensor{1, 2, 3}, dm.tensor{4}}
+    local x, lengths = nn.utils.rnn.pad_packed_sequence(packed, {batch_first = true})
+    x  --> {{1, 2, 3}, {4, 0, 0}}
+    lengths  --> {3, 1}]],
+  ["nn.utils.rnn.pad_sequence"] = [[
+    local sequences, pad = {dm.tensor{1, 2, 3}, dm.tensor{4}}, nn.utils.rnn.pad_sequence
+    pad(sequences, {batch_first = true})  --> {{1, 2, 3}, {4, 0, 0}}
+    pad(sequences, {padding_value = -1})  --> {{1, 4}, {2, -1}, {3, -1}}]],
+  ["nn.utils.rnn.unpack_sequence"] = [[
+    local rnn = nn.utils.rnn
+    local list = rnn.unpack_sequence(rnn.pack_sequence{dm.tensor{1, 2, 3}, dm.tensor{4}})
+    list[2]  --> {4}]],
+  ["nn.utils.rnn.unpad_sequence"] = [[
+    local x, unpad = dm.tensor{{1, 2, 3}, {4, 0, 0}}, nn.utils.rnn.unpad_sequence
+    unpad(x, dm.tensor{3, 1}, {batch_first = true})[2]  --> {4}]],
   ["nn.utils.spectral_norm"] = [[
-    local layer = nn.utils.spectral_norm(nn.Linear(4, 4))
-    for _ = 1, 50 do layer(dm.rand(1, 4)) end -- each forward improves the estimate
-    dm.linalg.matrix_norm(layer.weight, 2)  --> 1]],
+    local layer = nn.Linear(2, 2)
+    nn.init.constant_(layer.weight, 5) -- its largest singular value is 10
+    nn.utils.spectral_norm(layer)(dm.rand(1, 2)) -- each forward improves the estimate
+    layer.weight  --> {{0.5, 0.5}, {0.5, 0.5}}]],
   ["nn.utils.vector_to_parameters"] = [[
     local layer = nn.Linear(2, 1)
     nn.utils.vector_to_parameters(dm.tensor{1.0, 2.0, 3.0}, layer:parameters())
@@ -835,6 +1104,10 @@ return {
     local layer = nn.utils.weight_norm(nn.Linear(4, 3))
     layer.weight_g.shape  --> {3, 1}
     layer.weight_v.shape  --> {3, 4}]],
+  ["transforms"] = [[
+    local T = dm.transforms
+    local train = T.Compose{T.RandomCrop(32, {padding = 4}), T.ToTensor()}
+    train(dm.zeros(3, 32, 32, {dtype = "uint8"})).dtype  --> "float32"]],
   ["transforms.AutoAugment"] = [[
     local augment = dm.transforms.AutoAugment "cifar10"
     augment(dm.zeros(3, 32, 32, {dtype = "uint8"})).shape  --> {3, 32, 32}]],
@@ -966,6 +1239,62 @@ return {
     local image = dm.tensor({{{0, 51, 100}}}, {dtype = "uint8"})
     dm.transforms.functional.hflip(image)  --> {{{100, 51, 0}}}
     dm.transforms.functional.adjust_brightness(image, 2)  --> {{{0, 102, 200}}}]],
+  ["transforms.functional.adjust_brightness"] = [[
+    local image = dm.tensor({{{0, 51, 100}}}, {dtype = "uint8"})
+    dm.transforms.functional.adjust_brightness(image, 2)  --> {{{0, 102, 200}}}]],
+  ["transforms.functional.adjust_contrast"] = [[
+    local image = dm.tensor({{{90, 110}}}, {dtype = "uint8"}) -- their mean is 100
+    dm.transforms.functional.adjust_contrast(image, 2)  --> {{{80, 120}}}]],
+  ["transforms.functional.adjust_hue"] = [[
+    local red = dm.tensor({{{255}}, {{0}}, {{0}}}, {dtype = "uint8"})
+    dm.transforms.functional.adjust_hue(red, 0.5):flatten()  --> {0, 255, 252}]],
+  ["transforms.functional.adjust_saturation"] = [[
+    local red = dm.tensor({{{255}}, {{0}}, {{0}}}, {dtype = "uint8"})
+    dm.transforms.functional.adjust_saturation(red, 0):flatten()  --> {76, 76, 76}]],
+  ["transforms.functional.adjust_sharpness"] = [[
+    local image = dm.zeros(3, 8, 8, {dtype = "uint8"})
+    dm.transforms.functional.adjust_sharpness(image, 2).shape  --> {3, 8, 8}]],
+  ["transforms.functional.autocontrast"] = [[
+    local image = dm.tensor({{{100, 110, 120}}}, {dtype = "uint8"})
+    dm.transforms.functional.autocontrast(image)  --> {{{0, 127, 255}}}]],
+  ["transforms.functional.center_crop"] = [[
+    local image = dm.arange(1, 16):view(1, 4, 4)
+    dm.transforms.functional.center_crop(image, 2)  --> {{{6, 7}, {10, 11}}}]],
+  ["transforms.functional.equalize"] = [[
+    local image = dm.zeros(3, 8, 8, {dtype = "uint8"})
+    dm.transforms.functional.equalize(image).shape  --> {3, 8, 8}]],
+  ["transforms.functional.gaussian_blur"] = [[
+    local image = dm.rand(3, 16, 16)
+    dm.transforms.functional.gaussian_blur(image, 5, 1.5).shape  --> {3, 16, 16}]],
+  ["transforms.functional.hflip"] = [[
+    dm.transforms.functional.hflip(dm.tensor{{{1, 2, 3}}})  --> {{{3, 2, 1}}}]],
+  ["transforms.functional.invert"] = [[
+    local image = dm.tensor({{{0, 51, 255}}}, {dtype = "uint8"})
+    dm.transforms.functional.invert(image)  --> {{{255, 204, 0}}}]],
+  ["transforms.functional.pad"] = [[
+    local image = dm.tensor{{{5, 6}}}
+    dm.transforms.functional.pad(image, {1, 0})  --> {{{0, 5, 6, 0}}}]],
+  ["transforms.functional.perspective"] = [[
+    local corners = {{0, 0}, {7, 0}, {7, 7}, {0, 7}} -- {x, y} from 0, clockwise
+    local moved, image = {{2, 1}, {7, 0}, {7, 7}, {0, 7}}, dm.rand(3, 8, 8)
+    dm.transforms.functional.perspective(image, corners, moved).shape  --> {3, 8, 8}]],
+  ["transforms.functional.posterize"] = [[
+    local image = dm.tensor({{{0, 127, 255}}}, {dtype = "uint8"})
+    dm.transforms.functional.posterize(image, 1)  --> {{{0, 0, 128}}}]],
+  ["transforms.functional.resize"] = [[
+    dm.transforms.functional.resize(dm.rand(3, 16, 24), {8, 6}).shape  --> {3, 8, 6}
+    dm.transforms.functional.resize(dm.rand(3, 16, 24), 8).shape  --> {3, 8, 12}]],
+  ["transforms.functional.rgb_to_grayscale"] = [[
+    local red = dm.tensor({{{255}}, {{0}}, {{0}}}, {dtype = "uint8"})
+    dm.transforms.functional.rgb_to_grayscale(red)  --> {{{76}}}]],
+  ["transforms.functional.rotate"] = [[
+    local image = dm.tensor({{{1, 2}, {3, 4}}}, {dtype = "uint8"})
+    dm.transforms.functional.rotate(image, 90)  --> {{{2, 4}, {1, 3}}}]],
+  ["transforms.functional.solarize"] = [[
+    local image = dm.tensor({{{0, 100, 200}}}, {dtype = "uint8"})
+    dm.transforms.functional.solarize(image, 128)  --> {{{0, 100, 55}}}]],
+  ["transforms.functional.vflip"] = [[
+    dm.transforms.functional.vflip(dm.tensor{{{1}, {2}}})  --> {{{2}, {1}}}]],
   ["transforms.gaussian_blur"] = [[
     dm.transforms.gaussian_blur(dm.ones(1, 5, 5), 3):mean()  --> 1
     dm.transforms.gaussian_blur(dm.rand(3, 16, 16), {5, 3}, 1.5).shape  --> {3, 16, 16}]],
@@ -976,6 +1305,9 @@ return {
     local corners = {{0, 0}, {7, 0}, {7, 7}, {0, 7}} -- {x, y} from 0, clockwise
     local moved = {{2, 1}, {7, 0}, {7, 7}, {0, 7}}
     dm.transforms.perspective(dm.rand(3, 8, 8), corners, moved).shape  --> {3, 8, 8}]],
+  ["vision"] = [[
+    local boxes = dm.tensor{{0.0, 0.0, 4.0, 3.0}} -- x1, y1, x2, y2
+    dm.vision.box_area(boxes)  --> {12}]],
   ["vision.Conv2dNormActivation"] = [[
     local block = dm.vision.Conv2dNormActivation(3, 16, {stride = 2})
     block(dm.rand(1, 3, 32, 32)).shape  --> {1, 16, 16, 16}
