@@ -38,7 +38,8 @@ local texts = {
   ["models.lstm_lm"] = "an LSTM that predicts the next token: ids (B, T) -> scores (B, T, "
     .. "vocab_size), state",
   ["models.mobilenet_v2"] = "MobileNetV2 (M. Sandler et al. 2018): images (N, 3, H, W) -> (N, "
-    .. "num_classes)",
+    .. "num_classes); width_mult: how wide the layers are; small_stem: the first convolution "
+    .. "keeps the size, for small images",
   ["models.unet"] = "U-Net (O. Ronneberger et al. 2015): images (N, in_channels, H, W) -> "
     .. "scores of "
     .. "each pixel (N, num_classes, H, W)",
@@ -96,7 +97,7 @@ local texts = {
   ["optim.lr_scheduler.PolynomialLR"] = "the rate times (1 - step / total_iters)^power",
   ["optim.lr_scheduler.StepLR"] = "the rate times gamma every step_size steps",
   ["special.gammainc_"] = "igamma in place", ["special.gammaincc_"] = "igammac in place",
-  ["transforms.is_callable"] = "whether a value can be called",
+  ["transforms.is_callable"] = "is_callable(value): whether a value can be called",
   ["vision.complete_box_iou_loss"] = "1 - complete_box_iou of pairs of boxes (N, 4)",
   ["vision.distance_box_iou_loss"] = "1 - distance_box_iou of pairs of boxes (N, 4)",
   ["vision.generalized_box_iou_loss"] = "1 - generalized_box_iou of pairs of boxes (N, 4)",
@@ -313,16 +314,21 @@ for dims, words in ipairs(DIMS) do
 end
 texts["nn.BatchNorm1d"] = texts["nn.BatchNorm1d"]:gsub("^x", "x (N, C) or")
 
--- Families of models by the beginning of their names.
+local SMALL_STEM = "; small_stem: the first convolution is 3x3 and keeps the size, without a "
+  .. "pool, for images of 32x32"
+
+-- Families of models by the beginning of their names, with what their options mean.
 local FAMILIES = {
   {"^convnext_", "ConvNeXt (Z. Liu et al. 2022)"},
   {"^densenet", "DenseNet (G. Huang et al. 2017)"},
-  {"^efficientnet_", "EfficientNet (M. Tan, Q. Le 2019)"},
-  {"^resnet", "ResNet (K. He et al. 2015)"},
-  {"^resnext", "ResNeXt (S. Xie et al. 2017)"},
-  {"^wide_resnet", "wide ResNet (S. Zagoruyko, N. Komodakis 2016)"},
+  {"^efficientnet_", "EfficientNet (M. Tan, Q. Le 2019)", "; small_stem: the first convolution "
+    .. "keeps the size, for small images"},
+  {"^resnet", "ResNet (K. He et al. 2015)", SMALL_STEM},
+  {"^resnext", "ResNeXt (S. Xie et al. 2017)", SMALL_STEM},
+  {"^wide_resnet", "wide ResNet (S. Zagoruyko, N. Komodakis 2016)", SMALL_STEM},
   {"^swin_", "Swin transformer (Z. Liu et al. 2021)"},
-  {"^vgg", "VGG (K. Simonyan, A. Zisserman 2014)"},
+  {"^vgg", "VGG (K. Simonyan, A. Zisserman 2014)", "; small_head: one linear layer, not three, "
+    .. "for images of 32x32"},
   {"^vit_", "vision transformer (A. Dosovitskiy et al. 2020)"},
 }
 
@@ -331,6 +337,7 @@ return setmetatable(texts, {__index = function(_, name)
   for _, family in ipairs(model and FAMILIES or {}) do
     if model:find(family[1]) then
       return family[2] .. ", torchvision's names: images (N, 3, H, W) -> (N, num_classes)"
+        .. (family[3] or "") .. "; weights: the path of a file of them, or what dm.load gave"
     end
   end
 end})

@@ -8,7 +8,9 @@ local containers = require "demilune.nn.containers"
 local linear = require "demilune.nn.linear"
 local Module = require "demilune.nn.module"
 
---- x (N, in_features), target (N) -> log-probabilities of the targets (N), and the loss ().
+--- x (N, in_features), target (N), classes from 1 by falling frequency -> log-probabilities of the
+--- targets (N), and the loss (). cutoffs {10, 100} of 1000 classes make a head of 10 and clusters
+--- of 90 and 900; div_value: how many times narrower each cluster's layer is than the last one's.
 local Adaptive = Module:extend "AdaptiveLogSoftmaxWithLoss"
 
 local function check(n_classes, cutoffs, div_value)
@@ -26,9 +28,6 @@ local function check(n_classes, cutoffs, div_value)
   end
 end
 
--- AdaptiveLogSoftmaxWithLoss(in_features, n_classes, cutoffs, {div_value = 4, head_bias =
--- false}): cutoffs {10, 100} of 1000 classes make a head of 10 and clusters of 90 and 900;
--- classes are numbered by falling frequency.
 local bind = options.signature("AdaptiveLogSoftmaxWithLoss", [[in_features: integer,
   n_classes: integer, cutoffs: list, div_value: number = 4.0, head_bias: boolean = false,
   device?: device, dtype?: dtype]])

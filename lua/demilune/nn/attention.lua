@@ -300,6 +300,9 @@ TransformerEncoderLayer.bind = options.signature("TransformerEncoderLayer",
 local bind_encode = options.signature("TransformerEncoderLayer", [[src: tensor,
   src_mask?: tensor, src_key_padding_mask?: tensor, is_causal: boolean = false]])
 
+--- Options of a call: src_mask (L, L) or (N H, L, L): bool, true where a position is NOT seen, or
+--- numbers to add; src_key_padding_mask (N, L): alike, of keys; is_causal: a position sees none
+--- after it.
 function TransformerEncoderLayer:forward(...)
   local o = bind_encode(...)
   local x = self:attend_self(o.src, o.src_mask, o.src_key_padding_mask, o.is_causal)
@@ -318,6 +321,9 @@ local DECODE = [[tgt_mask?: tensor, memory_mask?: tensor, tgt_key_padding_mask?:
 local bind_decode = options.signature("TransformerDecoderLayer",
   "tgt: tensor, memory: tensor, " .. DECODE)
 
+--- Options of a call: tgt_mask (T, T), memory_mask (T, S), tgt_key_padding_mask (N, T),
+--- memory_key_padding_mask (N, S): bool, true where a position is NOT seen, or numbers to add;
+--- tgt_is_causal, memory_is_causal: a position sees none after it.
 function TransformerDecoderLayer:forward(...)
   local o = bind_decode(...)
   local memory = o.memory
@@ -354,6 +360,7 @@ end
 local bind_encode_all = options.signature("TransformerEncoder", [[src: tensor, mask?: tensor,
   src_key_padding_mask?: tensor, is_causal: boolean = false]])
 
+--- Options of a call: mask (L, L), src_key_padding_mask (N, L), is_causal, as of a layer.
 function TransformerEncoder:forward(...)
   local o = bind_encode_all(...)
   local src = o.src
@@ -421,6 +428,9 @@ local bind_translate = options.signature("Transformer", [[src: tensor, tgt: tens
   src_is_causal: boolean = false, tgt_is_causal: boolean = false,
   memory_is_causal: boolean = false]])
 
+--- Options of a call: src_mask, tgt_mask, memory_mask, src_key_padding_mask,
+--- tgt_key_padding_mask, memory_key_padding_mask, src_is_causal, tgt_is_causal and
+--- memory_is_causal, as of the layers.
 function Transformer:forward(...)
   local o = bind_translate(...)
   local memory = self.encoder(o.src, {mask = o.src_mask,

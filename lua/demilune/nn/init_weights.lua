@@ -52,7 +52,8 @@ define("trunc_normal_", [[mean: number = 0, std: number = 1, a: number = -2, b: 
   end
 end)
 
---- fan in and fan out of a weight (O, I, ...): I and O, each times the size of the kernel.
+--- fans(tensor): fan in and fan out of a weight (O, I, ...): I and O, each times the size of the
+--- kernel.
 function init.fans(t)
   if t:dim() < 2 then
     caller.raise("init: shape %s has no fan; wanted two dims or more", tostring(t.shape))

@@ -202,7 +202,8 @@ end
 dropout("Dropout", "dropout")
 -- These zero whole channels; J. Tompson et al. 2015.
 for dims = 1, 3 do dropout(("Dropout%dd"):format(dims), ("dropout%dd"):format(dims)) end
--- To selu's limit, mean and variance kept; G. Klambauer et al. 2017.
+-- Elements become selu's lower limit with probability p while training, and all are scaled and
+-- shifted so that mean 0 and variance 1 stay; G. Klambauer et al. 2017.
 dropout("AlphaDropout", "alpha_dropout")
 dropout("FeatureAlphaDropout", "feature_alpha_dropout")
 

@@ -100,7 +100,8 @@ for dims, wanted in ipairs{"{N, C, L}", "{N, C, H, W}", "{N, C, D, H, W}"} do
   instance_norm(dims, wanted)
 end
 
---- Over the last dims, x (..., normalized_shape).
+--- (x - mean) / sqrt(var + eps) over the last dims, times weight plus bias:
+--- x (..., normalized_shape) -> the same shape; J. Ba et al. 2016.
 local LayerNorm = Module:extend "LayerNorm"
 LayerNorm.holds_no_activations = true
 
@@ -129,7 +130,8 @@ end
 
 function LayerNorm:extra_repr() return table.concat(self.normalized_shape, ", ") end
 
---- Over the last dims, by the root of the mean square alone. eps: float32's own where none
+--- x over the root of its mean square over the last dims, times weight:
+--- x (..., normalized_shape) -> the same shape. eps, added to the mean: float32's own where none
 --- is given (float64's in that dtype).
 local RMSNorm = Module:extend "RMSNorm"
 RMSNorm.holds_no_activations = true
@@ -150,7 +152,8 @@ end
 
 function RMSNorm:extra_repr() return table.concat(self.normalized_shape, ", ") end
 
---- Over neighbouring channels, x (N, C, ...).
+--- x / (k + alpha * mean of x^2 over size neighbouring channels)^beta: x (N, C, ...) -> the same
+--- shape; A. Krizhevsky et al. 2012.
 local LocalResponseNorm = Module:extend "LocalResponseNorm"
 LocalResponseNorm.holds_no_activations = true
 local bind_response = options.signature("LocalResponseNorm", "size, alpha, beta, k",
@@ -164,7 +167,8 @@ end
 function LocalResponseNorm:forward(x) return core.local_response_norm(x, self._opts) end
 function LocalResponseNorm:extra_repr() return tostring(self.size) end
 
---- Over groups of channels, x (N, C, ...).
+--- (x - mean) / sqrt(var + eps), of each sample over groups of channels, times weight plus bias,
+--- (num_channels) each: x (N, num_channels, ...) -> the same shape; Y. Wu, K. He 2018.
 local GroupNorm = Module:extend "GroupNorm"
 GroupNorm.holds_no_activations = true
 

@@ -114,8 +114,8 @@ local function flatten(transform, into)
   return into
 end
 
--- The transform of uint8 images of so many channels, as the list that the
--- loader's threads take (core.augment); nil when only Lua can do it: functions, and orders
+-- declare(transform, channels): a transform of uint8 images of so many channels as the list that
+-- the loader's threads take (core.augment); nil when only Lua can do it: functions, and orders
 -- that C does not do. A mirror image may stand anywhere in front of what erases, a crop
 -- anywhere before Normalize: its border is black; the rest before ToTensor.
 function transforms.declare(transform, channels)
