@@ -154,7 +154,6 @@ local texts = {
     .. "module, for a name that nothing has yet",
   ["nn.Module.apply"] = "model:apply(fn): calls fn(module) for all modules below, then for "
     .. "this one; returns the module",
-  ["nn.Module.bfloat16"] = "model:bfloat16(): the same as model:to \"bfloat16\"",
   ["nn.Module.buffers"] = "model:buffers(): a list of the buffers of this module and those "
     .. "below, each once",
   ["nn.Module.children"] = "model:children(): a list of the modules directly below",
@@ -173,7 +172,7 @@ local texts = {
     .. "of state_dict; raises where there is none",
   ["nn.Module.get_submodule"] = "model:get_submodule \"layers.0\": the module of a name that "
     .. "named_modules gives; \"\" is this one",
-  ["nn.Module.half"] = "model:half(): the same as model:to \"float16\"",
+  ["nn.Module.half"] = "model:half(): parameters and buffers as 16-bit floats of IEEE 754",
   ["nn.Module.load_state_dict"] = "model:load_state_dict(state_dict, strict = true): copies "
     .. "its tensors into the model's; a missing or unexpected name raises unless strict is "
     .. "false, another shape always; returns {missing_keys =, unexpected_keys =}",
