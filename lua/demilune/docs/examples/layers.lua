@@ -59,8 +59,10 @@ return {
     local model = dm.models.efficientnet_b2{num_classes = 10}:eval()
     model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
   ["models.efficientnet_b3"] = [[
-    local model = dm.models.efficientnet_b3{num_classes = 10}:eval()
-    model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
+    if dm.cuda.is_available() then -- 10.7 million parameters
+      local _ <close> = dm.device "cuda" -- where they are made
+      print(dm.models.efficientnet_b3{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
+    end]],
   ["models.efficientnet_b4"] = [[
     if dm.cuda.is_available() then -- 17.6 million parameters
       local _ <close> = dm.device "cuda" -- where they are made
@@ -97,11 +99,15 @@ return {
     local model = dm.models.resnet18{num_classes = 10, small_stem = true}:eval()
     model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
   ["models.resnet34"] = [[
-    local model = dm.models.resnet34{num_classes = 10}:eval()
-    model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
+    if dm.cuda.is_available() then -- 21.3 million parameters
+      local _ <close> = dm.device "cuda" -- where they are made
+      print(dm.models.resnet34{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
+    end]],
   ["models.resnet50"] = [[
-    local model = dm.models.resnet50{num_classes = 10}:eval()
-    model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
+    if dm.cuda.is_available() then -- 23.5 million parameters
+      local _ <close> = dm.device "cuda" -- where they are made
+      print(dm.models.resnet50{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
+    end]],
   ["models.resnext101_32x8d"] = [[
     if dm.cuda.is_available() then -- 86.8 million parameters
       local _ <close> = dm.device "cuda" -- where they are made
@@ -154,11 +160,15 @@ return {
     local model = dm.models.vgg16_bn{num_classes = 10, small_head = true}:eval()
     model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
   ["models.vgg19"] = [[
-    local model = dm.models.vgg19{num_classes = 10, small_head = true}:eval()
-    model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
+    if dm.cuda.is_available() then -- 139.6 million parameters
+      local _ <close> = dm.device "cuda" -- where they are made
+      print(dm.models.vgg19{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
+    end]],
   ["models.vgg19_bn"] = [[
-    local model = dm.models.vgg19_bn{num_classes = 10, small_head = true}:eval()
-    model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
+    if dm.cuda.is_available() then -- 139.6 million parameters
+      local _ <close> = dm.device "cuda" -- where they are made
+      print(dm.models.vgg19_bn{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
+    end]],
   ["models.vit_b_16"] = [[
     local model = dm.models.vit_b_16{image_size = 32, patch_size = 8, num_layers = 2,
       hidden_dim = 64, num_heads = 4, mlp_dim = 128, num_classes = 10}
