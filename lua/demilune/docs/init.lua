@@ -36,8 +36,7 @@ local function default_of(row, attr)
   return word and ("'%s'"):format(word)
 end
 
--- "conv2d(x, weight, bias?, {stride = 1, ...})"; "x:copy_(source)" of an op that only works in
--- place.
+-- "conv2d(x, weight, bias?, {stride = 1, ...})"; "x:copy_(source)" of an op without another form.
 local function op_signature(row)
   local args, named = {}, {}
   local in_place = row.only_inplace and not require "demilune"[row.name]

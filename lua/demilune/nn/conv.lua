@@ -142,6 +142,11 @@ for dims = 1, 3 do conv(dims) end
 -- ConvTranspose2d(in_channels, out_channels, kernel_size, {stride =, padding =,
 -- output_padding =, dilation =, groups =, bias = true}): the gradient of a convolution with
 -- these options as a layer; ConvTranspose1d and 3d likewise.
+-- The argument output_size of a call, which may stand in a table of options.
+local function by_name(size)
+  return type(size) == "table" and size.output_size or size
+end
+
 local function transposed(dims)
   local name, op = ("ConvTranspose%dd"):format(dims), ("conv_transpose%dd"):format(dims)
   local Conv = Module:extend(name)
@@ -177,9 +182,11 @@ local function transposed(dims)
     return more
   end
 
-  -- output_size: {H, W} of the output, where several sizes lead to the same x.
+  -- output_size: {H, W} of the output, where several sizes lead to the same x; or by name, in
+  -- {output_size = {H, W}}.
   function Conv:forward(x, output_size)
     local o = self._opts
+    output_size = by_name(output_size)
     if output_size then
       o = {stride = o.stride, padding = o.padding, dilation = o.dilation, groups = o.groups,
         output_padding = padding_for(self, x, output_size)}
@@ -251,7 +258,7 @@ local function unpool(name, op)
   function Pool:forward(x, indices, output_size)
     local o = self._opts
     return core[op](x, indices, {kernel_size = o.kernel_size, stride = o.stride,
-      padding = o.padding, output_size = output_size})
+      padding = o.padding, output_size = by_name(output_size)})
   end
   function Pool:extra_repr() return text(self._opts.kernel_size) end
   layers[name] = Pool

@@ -9,6 +9,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local late = require "demilune.late"
 local options = require "demilune.options"
 local step = require "demilune.transforms.step"
 
@@ -130,26 +131,26 @@ function transforms.declare(transform, channels)
 end
 
 -- The others are loaded when they are asked for.
-local MODULES = {"geometry", "colour", "mix", "policies", "choice", "blur", "perspective"}
-local function load_others()
-  for _, module in ipairs(MODULES) do
-    for key, value in pairs(require("demilune.transforms." .. module)) do
-      rawset(transforms, key, value)
-    end
-  end
+local CLASSES = {
+  geometry = [[CenterCrop Cutout Pad RandomAffine RandomCrop RandomErasing RandomHorizontalFlip
+    RandomResizedCrop RandomRotation RandomVerticalFlip Resize]],
+  colour = [[ColorJitter Grayscale RandAugment RandomAdjustSharpness RandomAutocontrast
+    RandomEqualize RandomGrayscale RandomInvert RandomPosterize RandomSolarize]],
+  mix = "CutMix MixUp",
+  policies = "AutoAugment TrivialAugmentWide",
+  choice = "RandomApply RandomChoice RandomOrder",
+  blur = "GaussianBlur",
+  perspective = "RandomPerspective",
+}
+local file_of = {}
+for file, names in pairs(CLASSES) do
+  for name in names:gmatch "%S+" do file_of[name] = "demilune.transforms." .. file end
 end
 
 -- The classes by name, by which another Lua state finds them (data/travel.lua).
 transforms.classes = setmetatable(step.classes, {__index = function(self, name)
-  load_others()
+  if file_of[name] then late.require(file_of[name]) end
   return rawget(self, name)
 end})
 
-return setmetatable(transforms, {__index = function(self, name)
-  if name == "functional" then
-    self.functional = require "demilune.transforms.functional"
-    return self.functional
-  end
-  load_others()
-  return rawget(self, name)
-end})
+return late.extend(transforms, file_of, {functional = "demilune.transforms.functional"})

@@ -1,6 +1,6 @@
--- The README's picture of the prompt: types a session into a real pseudo-terminal (util-linux'
+-- The README's image of the prompt: types a session into a real pseudo-terminal (util-linux'
 -- `script`) and draws what stands there then.
---   scripts/run scripts/prompt_picture.lua .github/images/prompt.svg
+--   scripts/run scripts/prompt_image.lua .github/images/prompt.svg
 local SESSION = [[
 model = nn.Sequential{nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)}
 model
@@ -56,6 +56,6 @@ local function drawn(lines)
   return table.concat(out, "\n") .. "\n</svg>\n"
 end
 
-local file = assert(io.open(assert(arg[1], "wanted: the file for the picture"), "w"))
+local file = assert(io.open(assert(arg[1], "wanted: the file for the image"), "w"))
 assert(file:write(drawn(played())))
 assert(file:close())
