@@ -39,11 +39,39 @@ local function chunk_of(lines)
   return table.concat(out, "\n")
 end
 
+-- Until it is closed, what this library prints goes nowhere: io's files and print are others.
+local function silence()
+  local old, nowhere = {print, io.stdout, io.stderr}, assert(io.open("/dev/null", "w"))
+  rawset(_G, "print", function() end)
+  rawset(io, "stdout", nowhere)
+  rawset(io, "stderr", nowhere)
+  return setmetatable({}, {__close = function()
+    rawset(_G, "print", old[1])
+    rawset(io, "stdout", old[2])
+    rawset(io, "stderr", old[3])
+    nowhere:close()
+  end})
+end
+
+-- os with a tmpname whose files and folders go when `made` is closed.
+local function watched_os()
+  local made = setmetatable({}, {__close = function(self)
+    for _, path in ipairs(self) do os.execute("rm -rf '" .. path .. "'*") end
+  end})
+  local function tmpname()
+    made[#made + 1] = os.tmpname()
+    return made[#made]
+  end
+  return setmetatable({tmpname = tmpname}, {__index = os}), made
+end
+
 --- Runs the lines of an example. -> nil, or what is wrong
 function examples.problem(name, lines)
+  local _ <close> = silence()
+  local own_os, made = watched_os()
+  local _ <close> = made
   local environment = setmetatable({dm = dm, nn = dm.nn, optim = dm.optim, amp = dm.amp,
-    data = dm.data, F = dm.nn.functional, print = function() end, __check = check},
-    {__index = _G})
+    data = dm.data, F = dm.nn.functional, os = own_os, __check = check}, {__index = _G})
   local chunk, why = load(chunk_of(lines), "=" .. name, "t", environment)
   local fine = chunk and true
   if chunk then fine, why = pcall(chunk) end

@@ -3,6 +3,7 @@
 -- steps done: the first is 0.
 
 local caller = require "demilune.caller"
+local late = require "demilune.late"
 local shown = require "demilune.shown"
 local options = require "demilune.options"
 
@@ -336,11 +337,8 @@ end, function(self)
 end)
 
 -- Schedules of another kind, in modules of their own.
-local FILES = {ReduceLROnPlateau = "lr_plateau", SequentialLR = "lr_sequence",
-  ChainedScheduler = "lr_sequence"}
-
-return setmetatable(lr_scheduler, {__index = function(self, name)
-  if not FILES[name] then return nil end
-  for key, make in pairs(require("demilune.optim." .. FILES[name])) do rawset(self, key, make) end
-  return rawget(self, name)
-end})
+return late.extend(lr_scheduler, {
+  ReduceLROnPlateau = "demilune.optim.lr_plateau",
+  SequentialLR = "demilune.optim.lr_sequence",
+  ChainedScheduler = "demilune.optim.lr_sequence",
+})

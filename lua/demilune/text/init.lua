@@ -6,13 +6,13 @@
 --   local set = dm.text.Windows(ids, {length = 256})   -- samples x, y: y is x one further
 --   print(tokens:decode(ids:narrow(1, 1, 20)))
 
-local MODULES = {CharTokenizer = "simple", ByteTokenizer = "simple", GPT2Tokenizer = "bpe",
-  Windows = "windows", read_tokens = "windows", write_tokens = "windows"}
+local late = require "demilune.late"
 
-return setmetatable({}, {__index = function(self, name)
-  if not MODULES[name] then return nil end
-  for key, value in pairs(require("demilune.text." .. MODULES[name])) do
-    rawset(self, key, value)
-  end
-  return rawget(self, name)
-end})
+return late.extend({}, {
+  CharTokenizer = "demilune.text.simple",
+  ByteTokenizer = "demilune.text.simple",
+  GPT2Tokenizer = "demilune.text.bpe",
+  Windows = "demilune.text.windows",
+  read_tokens = "demilune.text.windows",
+  write_tokens = "demilune.text.windows",
+})
