@@ -50,6 +50,7 @@ local NAMED = {
   ["lua/demilune/amp/page.lua"] = "the same, printed",
   ["lua/demilune/cli/bench.lua"] = "times one of the two",
   ["lua/demilune/cli/new.lua"] = "the text of a config file",
+  ["lua/demilune/docs/examples/tools.lua"] = "examples of autocast and of dtypes",
   ["lua/demilune/amp/advice.lua"] = "the same, and what to use instead",
 }
 

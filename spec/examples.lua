@@ -54,7 +54,7 @@ local function silence()
 end
 
 -- os with a tmpname whose files and folders go when `made` is closed.
-local function watched_os()
+local function own_os_and_files()
   local made = setmetatable({}, {__close = function(self)
     for _, path in ipairs(self) do os.execute("rm -rf '" .. path .. "'*") end
   end})
@@ -68,7 +68,7 @@ end
 --- Runs the lines of an example. -> nil, or what is wrong
 function examples.problem(name, lines)
   local _ <close> = silence()
-  local own_os, made = watched_os()
+  local own_os, made = own_os_and_files()
   local _ <close> = made
   local environment = setmetatable({dm = dm, nn = dm.nn, optim = dm.optim, amp = dm.amp,
     data = dm.data, F = dm.nn.functional, os = own_os, __check = check}, {__index = _G})
