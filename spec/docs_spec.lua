@@ -84,6 +84,34 @@ describe("documentation", function()
     end
   end)
 
+  it("lists the methods of a class and of its bases, and tells each", function()
+    local text = help "optim.SGD"
+    assert.matches("methods:\n +add_param_group%(group%) +Adds a group", text)
+    assert.matches("\n +zero_grad%(%) +Drops the parameters' gradients", text)
+    assert.matches("\n +state_dict%(%) .* %.%.%.\n", text)
+    assert.matches("\n +iter%(%) +for i, x, y in loader:iter", help "DataLoader")
+    assert.matches("\n +unscale_%(optimizer%)", help "GradScaler")
+    assert.matches("\n +named_parameters%(%)", help "nn.Module")
+    assert.is_nil(help("nn.Linear"):find("named_parameters", 1, true))
+    assert.matches("^optim.SGD:step%(closure, found_inf%)\n  One update", help "optim.SGD.step")
+    assert.matches("^Trainer:fit%(%*, train, valid%?, epochs = 1%)", help "Trainer:fit")
+    for line in text:gmatch "[^\n]+" do assert.is_true(#line <= 100, line) end
+  end)
+
+  it("tells distributions, and what functions without a signature take", function()
+    assert.matches("^distributions.Normal%(loc, scale, validate_args%?%)\n +Normal.*standard dev",
+      help "distributions.Normal")
+    assert.matches("^distributions.Gamma%(concentration, rate", help "Gamma")
+    assert.matches("^cuda.get_device_name%(device%)", help "cuda.get_device_name")
+    assert.matches("^autograd.grad%(outputs, inputs", help "autograd.grad")
+  end)
+
+  it("knows the modules that load late", function()
+    for _, name in ipairs{"text.CharTokenizer", "optim.lr_scheduler.SequentialLR"} do
+      assert.is_true(table.concat(docs.names(), " "):find(name, 1, true) ~= nil, name)
+    end
+  end)
+
   it("has an example for each public name, and each runs", function()
     local count, lacking, failed = 0, {}, {}
     local _ <close> = dm.device "cpu"

@@ -15,6 +15,8 @@ local amp = require "demilune.amp"
 local metrics = require "demilune.metrics"
 local files = require "demilune.io"
 local progress = require "demilune.progress"
+require "demilune.nn.module" -- a kind of argument
+require "demilune.optim.optimizer" -- another
 
 local Trainer = {}
 Trainer.__index = Trainer

@@ -54,6 +54,20 @@ DataLoader.__len = function(self)
     .. "give it a len(), or count them in a loop", self.dataset.class or "stream")
 end
 
+-- DataLoader(set, {batch_size =, shuffle =, num_workers =, ...}). The seed is by
+-- default the one of dm.manual_seed; with generator = dm.Generator() it is drawn from
+-- that, once: every epoch follows from it. The set may be a stream (data.IterableDataset),
+-- which comes in its own order. num_workers = n: so many threads make batches, prefetch_factor
+-- of them each, while the program works on the one in hand. Of tensors, images and tokens they
+-- are C threads; a data set written in Lua runs in Lua states of their own, each with a copy of
+-- the set as it is when the epoch begins (data/travel.lua tells what can be copied); a stream
+-- takes one. What samples draw by dm.rand and its like follows from the seed, the epoch and the
+-- batch, so that batches are the same bits for every number of workers; what they draw by
+-- math.random is not. batch_sampler in place of batch_size, shuffle, sampler and
+-- drop_last: batches(epoch), a list of lists of positions, and len().
+-- pin_memory = true: batches lie in memory that x:to("cuda", {non_blocking = true})
+-- copies from without waiting. device = "cuda": they lie on that device, and the next
+-- one is copied there while the program works on the one in hand.
 local bind, defaults = options.signature("DataLoader", [[dataset: dataset, batch_size: integer = 1,
   shuffle: boolean = false, sampler?: sampler, batch_sampler?: sampler, num_workers: integer = 0,
   collate_fn?: function, pin_memory: boolean = false, drop_last: boolean = false, *,
@@ -109,20 +123,6 @@ local function devices(opts)
   caller.warn_once("pin_memory", "DataLoader: pin_memory without a CUDA device has no effect")
 end
 
--- DataLoader(set, {batch_size =, shuffle =, num_workers =, ...}). The seed is by
--- default the one of dm.manual_seed; with generator = dm.Generator() it is drawn from
--- that, once: every epoch follows from it. The set may be a stream (data.IterableDataset),
--- which comes in its own order. num_workers = n: so many threads make batches, prefetch_factor
--- of them each, while the program works on the one in hand. Of tensors, images and tokens they
--- are C threads; a data set written in Lua runs in Lua states of their own, each with a copy of
--- the set as it is when the epoch begins (data/travel.lua tells what can be copied); a stream
--- takes one. What samples draw by dm.rand and its like follows from the seed, the epoch and the
--- batch, so that batches are the same bits for every number of workers; what they draw by
--- math.random is not. batch_sampler in place of batch_size, shuffle, sampler and
--- drop_last: batches(epoch), a list of lists of positions, and len().
--- pin_memory = true: batches lie in memory that x:to("cuda", {non_blocking = true})
--- copies from without waiting. device = "cuda": they lie on that device, and the next
--- one is copied there while the program works on the one in hand.
 local function construct(class, ...)
   local self = bind(...)
   local set = self.dataset
@@ -248,7 +248,7 @@ function DataLoader:finish()
   if self.run then self.run:finish() end
 end
 
--- for i, x, y in loader:iter() do: i counts the batches of the epoch from 1.
+-- for i, x, y in loader:iter() do ... end; i counts the epoch's batches from 1.
 function DataLoader:iter()
   local epoch, position = self.next_run.epoch, self.next_run.position
   local run = setmetatable({
@@ -286,6 +286,7 @@ function DataLoader:state_dict()
     position = run and run:position() or after.position}
 end
 
+-- Takes up a state: the next loop goes on after the batch at which it was taken.
 function DataLoader:load_state_dict(state)
   for key, least in pairs{seed = math.mininteger, epoch = 1, position = 0} do
     local v = type(state) == "table" and state[key]

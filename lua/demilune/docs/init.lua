@@ -131,6 +131,22 @@ end
 
 -- ---- classes, functions, modules ----
 
+local TEXT_WIDTH = 92
+
+-- The text of that name in texts.lua as a list of lines, or nil.
+local function short_text(name)
+  if not texts[name] then return nil end
+  local lines, line = {}, nil
+  for word in texts[name]:gmatch "%S+" do
+    if line and #line + #word >= TEXT_WIDTH then
+      lines[#lines + 1], line = line, nil
+    end
+    line = line and line .. " " .. word or word
+  end
+  lines[#lines + 1] = line
+  return lines
+end
+
 -- Where a function is written; nil for those that these two files make of others.
 local function path_of(fn)
   local info = type(fn) == "function" and debug.getinfo(fn, "S")
@@ -164,6 +180,100 @@ local function of_op_called(class)
   return entry and entry.text
 end
 
+-- The names and files of a class and its bases, the class first; of a function, which makes
+-- objects, the class of its own name.
+local function family(name, value)
+  if type(value) == "function" then return {{name:match "[%w_]+$", (path_of(value))}} end
+  local list = {}
+  while type(value) == "table" and rawget(value, "class") do
+    list[#list + 1] = {rawget(value, "class"), file_of(value)}
+    local meta = getmetatable(value)
+    value = rawget(value, "super") or meta and rawget(meta, "__index")
+  end
+  return list
+end
+
+local BUILT_IN = {init = true, forward = true, extra_repr = true, update = true}
+
+-- The methods that have words, with those of the bases; of modules, those of nn.Module are left
+-- to dm.help "nn.Module".
+local function methods_of(name, value)
+  local list, seen = {}, {}
+  for _, class in ipairs(family(name, value)) do
+    local short, path = class[1], class[2]
+    local skipped = not path or path:find "nn/module%.lua$" and name ~= "nn.Module"
+    for _, method in ipairs(skipped and {} or source.methods(path, short)) do
+      if not BUILT_IN[method.name] and not seen[method.name] then
+        seen[method.name] = true
+        list[#list + 1] = method
+      end
+    end
+  end
+  return list
+end
+
+local WORDS = 64 -- characters of a comment in a line of a list
+
+-- The first line of a comment, with dots where more follows.
+local function begun(text)
+  local line = text[1]
+  if #line > WORDS then line = line:sub(1, WORDS):match "^(.*)%s" or line end
+  local whole = line == text[1] and (#text == 1 or line:find "%.$" or text[2]:find "^  ")
+  return whole and line or line .. " ..."
+end
+
+-- Adds a line for each method to a text.
+local function add_methods(text, methods)
+  if #methods > 0 then text[#text + 1] = "methods:" end
+  for _, method in ipairs(methods) do
+    text[#text + 1] = ("  %-28s %s"):format(method.call, begun(method.text))
+  end
+  return text
+end
+
+-- dm's value at "nn.utils.clip_grad_norm_", read part by part.
+local function value_at(name)
+  local value = require "demilune"
+  for part in name:gmatch "[^.]+" do
+    if type(value) ~= "table" then return nil end
+    local fine, next_value = pcall(function() return value[part] end)
+    value = fine and next_value or nil
+  end
+  return value
+end
+
+-- dm's value of a name, or that of the first module which has it.
+local function anywhere(name)
+  local value = value_at(name)
+  for i = 1, value == nil and not name:find "%." and #MODULES or 0 do
+    value = value or value_at(MODULES[i] .. "." .. name)
+  end
+  return value
+end
+
+-- "Trainer:fit(train, ...)": the arguments that are bound by name, or as they are written.
+local function method_signature(class, short, method)
+  local call, long = method.call, short .. ":" .. method.name
+  local bound = call:find "%(%.%.%.%)$" and (options.parameters(long) and long
+    or options.parameters(method.name) and method.name)
+  if bound then call = options.class_text{class = bound}:gsub("^.*" .. method.name, method.name) end
+  return class .. ":" .. call
+end
+
+-- "DataLoader.iter", "optim.SGD:step": the comment of a method.
+local function of_method(name)
+  local class, wanted = name:match "^(.*)[.:]([%w_]+)$"
+  local value = class and anywhere(class)
+  for _, part in ipairs(value and family(class, value) or {}) do
+    for _, method in ipairs(part[2] and source.methods(part[2], part[1]) or {}) do
+      if method.name == wanted then
+        return {name = name, kind = "function", text = method.text,
+          signature = method_signature(class, part[1], method)}
+      end
+    end
+  end
+end
+
 local function of_class(name, class)
   local short = rawget(class, "class")
   local path = file_of(class)
@@ -172,25 +282,43 @@ local function of_class(name, class)
     or source.at_text(path, ("function %s:init("):format(short))
     or source.at_text(path, ('("%s",'):format(short)))
   local forward = path and source.at_text(path, ("function %s:forward("):format(short))
-  local lines = {texts[name]}
+  local lines = short_text(name) or {}
   text = text or of_op_called(short) or not (forward or texts[name]) and path
     and source.head(path)
   for _, part in ipairs{text or {}, forward or {}} do
     table.move(part, 1, #part, #lines + 1, lines)
   end
+  add_methods(lines, methods_of(name, class))
   local signature = options.class_text(class):gsub("^class %w+", name)
   return {name = name, kind = "class", signature = signature, text = lines, path = path}
 end
 
+-- "grad(f, ...)" by the names that the function's own text gives its arguments.
+local function plain_signature(name, fn)
+  local info, args = debug.getinfo(fn, "u"), {}
+  for i = 1, info.nparams do args[i] = debug.getlocal(fn, i) end
+  if info.isvararg then args[#args + 1] = "..." end
+  return ("%s(%s)"):format(name, table.concat(args, ", "))
+end
+
+-- A signature belongs to the name with its module ("amp.step"), or to the last word alone.
 local function of_function(name, fn)
   local path, line = path_of(fn)
   local short = name:match "[%w_]+$"
-  local list = options.parameters(short)
-  local signature = list and options.class_text{class = short}:gsub("^class [%w_]+", name)
-    or name .. "(...)"
+  local bound = options.parameters(name) and name or options.parameters(short) and short
+  local signature = bound and options.class_text{class = bound}:gsub("^class [%w_.]+", name)
+    or plain_signature(name, fn)
+  local text = short_text(name) or path and source.above(path, line) or {}
   return {name = name, kind = "function", signature = signature,
-    text = texts[name] and {texts[name]} or path and source.above(path, line) or {}, path = path,
-    line = line}
+    text = add_methods(text, methods_of(name, fn)), path = path, line = line}
+end
+
+-- A class of distributions: the comment above its definition.
+local function of_distribution(name, class)
+  local path = path_of(class.parts.log_prob)
+  return {name = name, kind = "class", path = path,
+    signature = options.class_text{class = class.name}:gsub("^class [%w_]+", name),
+    text = path and source.at_text(path, (".%s = "):format(class.name)) or {}}
 end
 
 -- A module: what its file says of itself, and its names.
@@ -219,6 +347,7 @@ local function of_value(name, value)
   if type(value) == "function" then return of_function(name, value) end
   if type(value) ~= "table" then return nil end
   if rawget(value, "class") then return of_class(name, value) end
+  if rawget(value, "parts") and rawget(value, "bind") then return of_distribution(name, value) end
   return of_module(name, value)
 end
 
@@ -261,17 +390,6 @@ end
 
 -- ---- finding ----
 
--- dm's value at "nn.utils.clip_grad_norm_", read part by part.
-local function value_at(name)
-  local value = require "demilune"
-  for part in name:gmatch "[^.]+" do
-    if type(value) ~= "table" then return nil end
-    local fine, next_value = pcall(function() return value[part] end)
-    value = fine and next_value or nil
-  end
-  return value
-end
-
 local function find(name)
   local page = name:match "^guide ([%w-]+)$"
   if page then return guide(page) end
@@ -282,6 +400,8 @@ local function find(name)
   if all[op:gsub("_$", "")] then return all[op:gsub("_$", "")] end -- in place
   local in_c = all_of_engine()
   if in_c[name] or in_c["Tensor." .. name] then return in_c[name] or in_c["Tensor." .. name] end
+  local method = of_method(name)
+  if method then return method end
   local own = value_at(name)
   if own ~= nil then
     local entry = of_value(name, own)
@@ -291,9 +411,9 @@ local function find(name)
     local value = not name:find "%." and value_at(module .. "." .. name)
     if value then return of_value(module .. "." .. name, value) end
   end
-  local class, method = name:match "^(.*)[.:]([%w_]+)$"
+  local class, key = name:match "^(.*)[.:]([%w_]+)$"
   local holder = class and value_at(class)
-  if holder and rawget(holder, "class") then return of_value(name, holder[method]) end
+  if holder and rawget(holder, "class") then return of_value(name, holder[key]) end
   return guide(name)
 end
 

@@ -104,6 +104,24 @@ function source.at_text(path, text)
   end
 end
 
+--- The methods of a class that have a comment, in the order of its file: {name =, call =
+--- "step(closure)", text = a list of lines} each.
+---@param path string
+---@param class string the name that the file gives the class
+---@return table[]
+function source.methods(path, class)
+  local found = {}
+  for i, line in ipairs(lines_of(path) or {}) do
+    local name, rest = line:match("^function " .. class .. ":(%a[%w_]*)(%(.*)$")
+    local text = name and source.above(path, i)
+    if text then
+      local call = name .. (rest:match "^%b()" or "(...)")
+      found[#found + 1] = {name = name, call = call, text = text}
+    end
+  end
+  return found
+end
+
 -- The names of a line ---@name, or nil.
 local function names_in(line) return line:match "^%-%-%-@name%s+(.*)$" end
 

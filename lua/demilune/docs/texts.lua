@@ -79,6 +79,19 @@ local texts = {
   ["nn.RNN"] = "x (T, B, input_size), or (B, T, input_size) with batch_first, h? -> y (T, B, D "
     .. "hidden_size), h; D = 2 where bidirectional (J. Elman 1990)",
   ["nn.RNNCell"] = "one step: x (B, input_size), h? (B, hidden_size) -> h",
+  ["optim.Adam"] = "w - lr m / (sqrt(v) + eps), where m and v are the gradient's and its square's "
+    .. "means by betas, corrected for their start (D. Kingma, J. Ba 2015); weight_decay adds to "
+    .. "the gradient",
+  ["optim.AdamW"] = "Adam whose weight decay multiplies the weights by 1 - lr weight_decay and "
+    .. "stays out of the gradient (I. Loshchilov, F. Hutter 2019)",
+  ["optim.Muon"] = "the momentum of a matrix, made nearly orthogonal (K. Jordan et al. 2024): for "
+    .. "the matrices of hidden layers; embeddings, heads, norms and biases want AdamW",
+  ["optim.Optimizer"] = "The base of optimizers. optimizer.param_groups[i] has the options of a "
+    .. "group and its params, optimizer.state[p] the buffers of a parameter, absent until its "
+    .. "first step. Of 16-bit parameters a step computes in float32 and rounds: with "
+    .. "master_weights = true float32 values are kept and stepped (state[p].master), with "
+    .. "stochastic_rounding = true a step too small for 16 bits moves a weight at random, on "
+    .. "average by its own size.",
   ["optim.lr_scheduler.ConstantLR"] = "the rate times factor for total_iters steps, then the rate",
   ["optim.lr_scheduler.CosineAnnealingLR"] = "half a cosine from the rate to eta_min in T_max "
     .. "steps",
@@ -97,6 +110,12 @@ local texts = {
   ["optim.lr_scheduler.PolynomialLR"] = "the rate times (1 - step / total_iters)^power",
   ["optim.lr_scheduler.StepLR"] = "the rate times gamma every step_size steps",
   ["special.gammainc_"] = "igamma in place", ["special.gammaincc_"] = "igammac in place",
+  ["text.ByteTokenizer"] = "ByteTokenizer(): a token is a byte, of which there are 256. "
+    .. "tokens:encode(text) gives int64 (bytes), tokens:decode(ids) the text; ids count from 1.",
+  ["text.CharTokenizer"] = "CharTokenizer(corpus): a token is a character of the corpus, a text in "
+    .. "UTF-8 or a list of characters (tokens.vocabulary). #tokens counts them; "
+    .. "tokens:encode(text) gives int64 (characters), tokens:decode(ids) the text; ids count "
+    .. "from 1.",
   ["transforms.is_callable"] = "is_callable(value): whether a value can be called",
   ["vision.complete_box_iou_loss"] = "1 - complete_box_iou of pairs of boxes (N, 4)",
   ["vision.distance_box_iou_loss"] = "1 - distance_box_iou of pairs of boxes (N, 4)",

@@ -440,8 +440,10 @@ for _, row in ipairs(dtypes.floats) do
     caller.with_colon(Module, "module", row.method)
   end
 end
---- The same as to{device = "cpu"}, to{device = device or "cuda"}.
+--- The same as to{device = "cpu"}.
 function Module:cpu() return self:to{device = "cpu"} end
+
+--- The same as to{device = device or "cuda"}.
 function Module:cuda(device) return self:to{device = device or "cuda"} end
 
 --- A deep copy: parameters, buffers and modules below are copied, each once, so that tied

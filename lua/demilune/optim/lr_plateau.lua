@@ -14,7 +14,10 @@ local bind = options.signature(NAME, [[optimizer: optimizer, mode: 'min'|'max' =
   threshold_mode: 'rel'|'abs' = 'rel', cooldown: integer = 0, min_lr: number|numbers = 0,
   eps: number = 1e-8]])
 
--- min_lr: a number, or one a group.
+-- Multiplies the rates by factor where step(value) has seen more than `patience` values without
+-- a better one than the best so far; mode = "max": larger is better. threshold: by how much, as a
+-- share ("rel") or a difference ("abs"). cooldown: steps after it that count for nothing. min_lr:
+-- the least rate, a number or one a group; eps: a smaller change is left out.
 local function new(...)
   local o = bind(...)
   local optimizer = o.optimizer
@@ -75,12 +78,14 @@ Plateau.get_last_lr = lr_scheduler.get_last_lr
 
 local SAVED = {"last_epoch", "num_bad_epochs", "cooldown_counter", "best"}
 
+-- Numbers only: the optimizer stays out.
 function Plateau:state_dict()
   local state = {}
   for _, key in ipairs(SAVED) do state[key] = self[key] end
   return shown(state)
 end
 
+-- Takes up a saved state.
 function Plateau:load_state_dict(state)
   for _, key in ipairs(SAVED) do self[key] = state[key] end
 end

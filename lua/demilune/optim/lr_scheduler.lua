@@ -1,6 +1,7 @@
 -- Learning rates over steps, by PyTorch's formulas. A schedule sets the rates of
 -- an optimizer's groups when it is made and at each step(). Step numbers count
--- steps done: the first is 0.
+-- steps done: the first is 0. Each has step(), get_last_lr(), state_dict() and
+-- load_state_dict(state). step() comes after optimizer:step().
 
 local caller = require "demilune.caller"
 local late = require "demilune.late"
@@ -60,6 +61,7 @@ function Schedule:state_dict()
   return shown(state)
 end
 
+-- Takes up a saved state; the optimizer's own holds the rates.
 function Schedule:load_state_dict(state)
   self.last_epoch = state.last_epoch
   self.base_lrs = {table.unpack(state.base_lrs)}

@@ -24,6 +24,7 @@ local Composite = {}
 
 Composite.get_last_lr = lr_scheduler.get_last_lr
 
+-- The states of all schedules.
 function Composite:state_dict()
   local state = {last_epoch = self.last_epoch, schedulers = {}, milestones = self.milestones
     and {table.unpack(self.milestones)}}
@@ -31,6 +32,7 @@ function Composite:state_dict()
   return shown(state)
 end
 
+-- Takes up a saved state of as many schedules.
 function Composite:load_state_dict(state)
   if type(state.schedulers) ~= "table" or #state.schedulers ~= #self.schedulers then
     caller.raise("%s:load_state_dict: wanted the state of %d schedules", self.class,

@@ -101,6 +101,10 @@ local function add(name, row)
   methods[name] = class
 end
 
+-- w - lr m, where m = momentum m + (1 - dampening) g of the gradient g, and the first m is g;
+-- nesterov: w - lr (g + momentum m). weight_decay adds weight_decay w to g.
+-- master_weights keeps float32 values of 16-bit parameters, stochastic_rounding rounds their
+-- steps at random: see optim.Optimizer.
 add("SGD", {
   options = [[lr: number = 1e-3, momentum: number = 0, dampening: number = 0,
     weight_decay: number = 0, nesterov: boolean = false]],
@@ -141,6 +145,8 @@ add("RMSprop", {
   end,
 })
 
+-- w - lr g / (sqrt(s) + eps), where s is the sum of the squares of all gradients g so far
+-- (J. Duchi et al. 2011); the rate falls as lr / (1 + lr_decay (step - 1)).
 add("Adagrad", {
   options = [[lr: number = 1e-2, lr_decay: number = 0, weight_decay: number = 0,
     initial_accumulator_value: number = 0, eps: number = 1e-10]],
@@ -149,6 +155,8 @@ add("Adagrad", {
   arguments = function(g) return g.lr, g.lr_decay, g.eps, g.weight_decay, g.maximize end,
 })
 
+-- The gradient times the root of the mean square of the last steps over that of the last
+-- gradients, so that no rate has to be chosen (M. Zeiler 2012); rho weighs the means.
 add("Adadelta", {
   options = [[lr: number = 1.0, rho: number = 0.9, eps: number = 1e-6, weight_decay: number = 0]],
   from_zero = {"lr", "eps", "weight_decay"},
@@ -160,6 +168,8 @@ add("Adadelta", {
   arguments = function(g) return g.lr, g.rho, g.eps, g.weight_decay, g.maximize end,
 })
 
+-- Adam over the largest gradient, which decays by betas[2], in place of the root of their mean
+-- square (D. Kingma, J. Ba 2015).
 add("Adamax", {
   options = [[lr: number = 2e-3, betas: numbers = {0.9, 0.999}, eps: number = 1e-8,
     weight_decay: number = 0]],

@@ -15,7 +15,7 @@ local shown = require "demilune.shown"
 local drop_grads, on_one_device, warn_autocast =
   core.drop_grads, core.on_one_device, core.warn_autocast
 
-local Optimizer = {counters = {}, reduced = {}}
+local Optimizer = {class = "Optimizer", counters = {}, reduced = {}}
 Optimizer.__index = Optimizer
 
 -- {name = default} as options.signature reads them, by name only.
@@ -76,8 +76,8 @@ function Optimizer.new(class, ...)
   return self
 end
 
--- group: {params = {...}, lr = , ...}; what it does not name is the default.
--- params may be module:named_parameters(); the names go into param_names.
+-- Adds a group of parameters: {params = {...}, lr = , ...}; an option that it does not name has
+-- its default. params may be module:named_parameters(); the names go into param_names.
 function Optimizer:add_param_group(group)
   refuse_module(self, group)
   if type(group) ~= "table" or group.params == nil then
@@ -120,6 +120,7 @@ function Optimizer:add_param_group(group)
   self.param_groups[#self.param_groups + 1] = new
 end
 
+--- Drops the parameters' gradients: .grad is nil afterwards.
 function Optimizer:zero_grad()
   if self == nil then caller.dotted("optimizer", "zero_grad") end
   local groups = self.param_groups

@@ -195,7 +195,10 @@ end
 
 SWALR.get_last_lr = lr_scheduler.get_last_lr
 
+-- The number of steps done.
 function SWALR:state_dict() return {last_epoch = self.last_epoch} end
+
+-- Takes up a saved state.
 function SWALR:load_state_dict(state) self.last_epoch = state.last_epoch end
 
 return swa_utils

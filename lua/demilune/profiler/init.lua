@@ -31,6 +31,7 @@ end
 local Profile = {__name = "demilune.profile"}
 Profile.__index = Profile
 
+--- Records from now on, again after a stop().
 function Profile:start()
   self.recording = true
   core.profile_start(self.recorder)

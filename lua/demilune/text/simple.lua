@@ -100,6 +100,7 @@ function Byte.encode(_, text)
   return core._from_bytes(text):long() + 1
 end
 
+--- -> the bytes of ids, a tensor or a list, as a string.
 function Byte.decode(_, ids)
   local words = {}
   for i, id in ipairs(simple.ids_of("decode", ids)) do
