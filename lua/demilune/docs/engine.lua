@@ -10,8 +10,10 @@
 ---@param opts? demilune.TensorOptions dtype, device, requires_grad
 ---@return demilune.Tensor (shape of the table)
 ---```lua
----local x = dm.tensor({{1, 2}, {3, 4.5}}, {dtype = "float32"})
----print(x.shape, x:sum():item())   -- {2, 2} and 10.5
+---local x = dm.tensor({{1, 2}, {3, 4.5}}, {dtype = "float16"})
+---x.shape  --> {2, 2}
+---dm.tensor{1, 2}.dtype  --> "int64"
+---dm.tensor{1, 2.5}.dtype  --> "float32"
 ---```
 ---@name dm.tensor
 
@@ -19,7 +21,8 @@
 ---@param value any
 ---@return boolean
 ---```lua
----assert(dm.is_tensor(dm.ones(2)) and not dm.is_tensor{1, 2})
+---dm.is_tensor(dm.ones(2))  --> true
+---dm.is_tensor{1, 2}  --> false
 ---```
 ---@name dm.is_tensor
 
@@ -35,7 +38,8 @@
 
 --- In an index it adds a dim of size 1: x (2, 3) gives x[{dm.newaxis, {}, {}}] (1, 2, 3).
 ---```lua
----assert(#dm.ones(2, 3)[{dm.newaxis, {}, {}}].shape == 3)
+---local x = dm.ones(2, 3)
+---x[{{}, dm.newaxis, {}}].shape  --> {2, 1, 3}
 ---```
 ---@name dm.newaxis
 
@@ -48,7 +52,8 @@
 ---```lua
 ---local w = dm.ones(2, {requires_grad = true})
 ---local y = dm.no_grad(function() return w * 2 end)
----assert(not y.requires_grad)
+---y.requires_grad  --> false
+---do local _ <close> = dm.no_grad(); w:mul_(3) end   -- or until the end of a block
 ---```
 ---@name dm.no_grad
 
@@ -57,7 +62,8 @@
 ---@return any a scope for `local _ <close>`, or fn's results
 ---```lua
 ---local w = dm.ones(2, {requires_grad = true})
----dm.no_grad(function() assert(dm.enable_grad(function() return w * 2 end).requires_grad) end)
+---local _ <close> = dm.no_grad()
+---dm.enable_grad(function() return w * 2 end).requires_grad  --> true
 ---```
 ---@name dm.enable_grad
 
@@ -68,12 +74,15 @@
 ---```lua
 ---local model = nn.Linear(3, 2)
 ---local y = dm.inference_mode(function() return model(dm.ones(1, 3)) end)
+---y.requires_grad  --> false
 ---```
 ---@name dm.inference_mode
 
 --- Switches recording for the backward pass on or off for the rest of the thread.
 ---@param on boolean
 ---```lua
+---dm.set_grad_enabled(false)
+---(dm.ones(2, {requires_grad = true}) * 2).requires_grad  --> false
 ---dm.set_grad_enabled(true)
 ---```
 ---@name dm.set_grad_enabled
@@ -81,14 +90,16 @@
 --- Tells whether ops are recorded for the backward pass.
 ---@return boolean
 ---```lua
----assert(dm.is_grad_enabled())
+---dm.is_grad_enabled()  --> true
+---dm.no_grad(dm.is_grad_enabled)  --> false
 ---```
 ---@name dm.is_grad_enabled
 
 --- Tells whether this is within dm.inference_mode.
 ---@return boolean
 ---```lua
----assert(not dm.is_inference_mode_enabled())
+---dm.is_inference_mode_enabled()  --> false
+---dm.inference_mode(dm.is_inference_mode_enabled)  --> true
 ---```
 ---@name dm.is_inference_mode_enabled
 
@@ -98,8 +109,8 @@
 ---@return any a scope for `local _ <close>`, or fn's results
 ---```lua
 ---do
----  local _ <close> = dm.device "cpu"
----  assert(dm.zeros(2).device == "cpu")
+---  local _ <close> = dm.device "cpu"   -- or "cuda:0"
+---  dm.zeros(2).device  --> "cpu"
 ---end
 ---```
 ---@name dm.device
@@ -109,8 +120,11 @@
 ---@param fn? function
 ---@return any a scope for `local _ <close>`, or fn's results
 ---```lua
----local total = dm.scope(function() return (dm.ones(100) * 2):sum() end)
----assert(total:item() == 200)
+---local total = dm.scope(function()
+---  local x = dm.ones(100) * 2   -- freed when the function returns
+---  return x:sum()
+---end)
+---total  --> 200
 ---```
 ---@name dm.scope
 
@@ -119,20 +133,22 @@
 --- Gives the device on which new tensors are made.
 ---@return demilune.Device
 ---```lua
----assert(dm.get_default_device() == "cpu")
+---dm.ones(2).device == dm.get_default_device()  --> true
 ---```
 ---@name dm.get_default_device
 
 --- Gives the float dtype of new tensors that are given none, "float32" at first.
 ---@return demilune.DType
 ---```lua
----assert(dm.get_default_dtype() == "float32")
+---dm.get_default_dtype()  --> "float32"
 ---```
 ---@name dm.get_default_dtype
 
 --- Sets the float dtype of new tensors that are given none.
 ---@param dtype demilune.DType
 ---```lua
+---dm.set_default_dtype "float64"
+---dm.ones(2).dtype  --> "float64"
 ---dm.set_default_dtype "float32"
 ---```
 ---@name dm.set_default_dtype
@@ -140,21 +156,24 @@
 --- Gives the number of threads that ops on the CPU use.
 ---@return integer
 ---```lua
----assert(dm.get_num_threads() >= 1)
+---print(dm.get_num_threads())   -- by default as many as the processor has cores
 ---```
 ---@name dm.get_num_threads
 
 --- Sets the number of threads that ops on the CPU use. Results do not depend on it.
 ---@param n integer
 ---```lua
----dm.set_num_threads(dm.get_num_threads())
+---local before = dm.get_num_threads()
+---dm.set_num_threads(1)
+---dm.get_num_threads()  --> 1
+---dm.set_num_threads(before)
 ---```
 ---@name dm.set_num_threads
 
 --- Tells the processor's instruction sets, threads and libraries that are used.
 ---@return table
 ---```lua
----print(dm.cpu_info())
+---print(dm.cpu_info())   -- instruction sets, threads, libraries
 ---```
 ---@name dm.cpu_info
 
@@ -166,7 +185,7 @@
 ---dm.manual_seed(1)
 ---local x = dm.rand(3)
 ---dm.manual_seed(1)
----assert(x:equal(dm.rand(3)))
+---x:equal(dm.rand(3))  --> true
 ---```
 ---@name dm.manual_seed
 
@@ -174,7 +193,7 @@
 ---@return integer
 ---```lua
 ---dm.manual_seed(7)
----assert(dm.initial_seed() == 7)
+---dm.initial_seed()  --> 7
 ---```
 ---@name dm.initial_seed
 
@@ -184,14 +203,17 @@
 ---local state = dm.get_rng_state()
 ---local x = dm.rand(2)
 ---dm.set_rng_state(state)
----assert(x:equal(dm.rand(2)))
+---x:equal(dm.rand(2))  --> true
 ---```
 ---@name dm.get_rng_state
 
 --- Puts the generator where dm.get_rng_state found it.
 ---@param state table {seed =, offset =}
 ---```lua
----dm.set_rng_state(dm.get_rng_state())
+---dm.manual_seed(1)
+---local state = dm.get_rng_state()   -- {seed =, offset =}
+---dm.set_rng_state(state)
+---dm.initial_seed()  --> 1
 ---```
 ---@name dm.set_rng_state
 
@@ -201,7 +223,8 @@
 ---@return demilune.Generator
 ---```lua
 ---local g = dm.Generator():manual_seed(3)
----print(dm.rand(2, {generator = g}))
+---local x = dm.rand(2, {generator = g})   -- leaves dm's own generator where it is
+---x:equal(dm.rand(2, {generator = g:manual_seed(3)}))  --> true
 ---```
 ---@name dm.Generator
 
@@ -211,7 +234,8 @@
 ---@param device? demilune.Device the one where new tensors are made
 ---@return integer bytes
 ---```lua
----assert(dm.memory_allocated() >= 0)
+---local before, x = dm.memory_allocated(), dm.ones(1024)
+---dm.memory_allocated() - before >= 4096  --> true
 ---```
 ---@name dm.memory_allocated
 
@@ -219,7 +243,9 @@
 ---@param device? demilune.Device
 ---@return integer bytes
 ---```lua
----assert(dm.max_memory_allocated() >= dm.memory_allocated())
+---dm.reset_peak_memory_stats()
+---local y = dm.ones(1024, 1024):exp():sum()
+---print(dm.max_memory_allocated() / 2 ^ 20 .. " MiB")   -- 8 or more
 ---```
 ---@name dm.max_memory_allocated
 
@@ -227,7 +253,7 @@
 ---@param device? demilune.Device
 ---@return integer bytes
 ---```lua
----assert(dm.memory_reserved() >= dm.memory_allocated())
+---dm.memory_reserved() >= dm.memory_allocated()  --> true
 ---```
 ---@name dm.memory_reserved
 
@@ -235,7 +261,7 @@
 ---@param device? demilune.Device
 ---@return integer bytes
 ---```lua
----print(dm.max_memory_reserved())
+---print(dm.max_memory_reserved() / 2 ^ 20 .. " MiB")
 ---```
 ---@name dm.max_memory_reserved
 
@@ -243,7 +269,8 @@
 ---@param device? demilune.Device
 ---@return table
 ---```lua
----print(dm.memory_stats())
+---local stats = dm.memory_stats()
+---print(stats["allocated_bytes.all.peak"])   -- print(stats) shows all
 ---```
 ---@name dm.memory_stats
 
@@ -251,6 +278,7 @@
 ---@param device? demilune.Device
 ---```lua
 ---dm.reset_peak_memory_stats()
+---dm.max_memory_allocated() == dm.memory_allocated()  --> true
 ---```
 ---@name dm.reset_peak_memory_stats
 
@@ -258,20 +286,24 @@
 ---@param device? demilune.Device
 ---```lua
 ---dm.reset_accumulated_memory_stats()
+---dm.memory_stats()["allocated_bytes.all.freed"]  --> 0
 ---```
 ---@name dm.reset_accumulated_memory_stats
 
 --- Returns cached memory to the system; live tensors stay.
 ---@param device? demilune.Device
 ---```lua
----dm.empty_cache()
+---local x = dm.ones(1000, 1000)
+---x:free()            -- kept for the next tensor
+---dm.empty_cache()    -- given back to the system
 ---```
 ---@name dm.empty_cache
 
 --- Waits until all work given to a device is done.
 ---@param device? demilune.Device
 ---```lua
----dm.synchronize()
+---local y = dm.ones(64, 64):mm(dm.ones(64, 64))   -- on a GPU this returns at once
+---dm.synchronize()                               -- now it is done
 ---```
 ---@name dm.synchronize
 
@@ -285,7 +317,9 @@
 ---@return demilune.Tensor[]
 ---```lua
 ---local a, b = table.unpack(dm.arange(5):split(3))
----assert(#a == 3 and #b == 2)
+---a  --> {1, 2, 3}
+---b  --> {4, 5}
+---dm.arange(5):split({1, 4})[2]  --> {2, 3, 4, 5}
 ---```
 ---@name dm.split
 
@@ -295,7 +329,9 @@
 ---@param dim? integer 1
 ---@return demilune.Tensor[]
 ---```lua
----assert(#dm.arange(5):chunk(2) == 2)
+---local a, b = table.unpack(dm.arange(5):chunk(2))
+---a  --> {1, 2, 3}
+---b  --> {4, 5}
 ---```
 ---@name dm.chunk
 
@@ -306,7 +342,8 @@
 ---@param dim? integer 1
 ---@return demilune.Tensor[]
 ---```lua
----assert(#dm.arange(7):tensor_split(3)[1] == 3)
+---dm.arange(7):tensor_split(3)[1]  --> {1, 2, 3}
+---dm.arange(7):tensor_split({3, 6})[2]  --> {3, 4, 5}
 ---```
 ---@name dm.tensor_split
 
@@ -316,7 +353,8 @@
 ---@param n integer|integer[]
 ---@return demilune.Tensor[]
 ---```lua
----assert(#dm.ones(2, 4):hsplit(2) == 2)
+---local left, right = table.unpack(dm.tensor{{1, 2, 3, 4}, {5, 6, 7, 8}}:hsplit(2))
+---right  --> {{3, 4}, {7, 8}}
 ---```
 ---@name dm.hsplit
 
@@ -325,7 +363,8 @@
 ---@param n integer|integer[]
 ---@return demilune.Tensor[]
 ---```lua
----assert(#dm.ones(4, 2):vsplit(2) == 2)
+---local top, bottom = table.unpack(dm.tensor{{1, 2}, {3, 4}}:vsplit(2))
+---bottom  --> {{3, 4}}
 ---```
 ---@name dm.vsplit
 
@@ -334,7 +373,8 @@
 ---@param n integer|integer[]
 ---@return demilune.Tensor[]
 ---```lua
----assert(#dm.ones(1, 1, 4):dsplit(2) == 2)
+---local front, back = table.unpack(dm.tensor{{{1, 2, 3, 4}}}:dsplit(2))
+---back  --> {{{3, 4}}}
 ---```
 ---@name dm.dsplit
 
@@ -343,8 +383,9 @@
 ---@param dim? integer 1
 ---@return demilune.Tensor[]
 ---```lua
----local first, second = table.unpack(dm.ones(2, 3):unbind())
----assert(#first == 3)
+---local first, second = table.unpack(dm.tensor{{1, 2, 3}, {4, 5, 6}}:unbind())
+---second  --> {4, 5, 6}
+---dm.tensor{{1, 2, 3}, {4, 5, 6}}:unbind(2)[3]  --> {3, 6}
 ---```
 ---@name dm.unbind
 
@@ -356,7 +397,8 @@
 ---@param opts? table {rtol = 1e-5, atol = 1e-8, equal_nan = false}
 ---@return boolean
 ---```lua
----assert(dm.ones(2):allclose(dm.ones(2) + 1e-9))
+---dm.allclose(dm.ones(2), dm.ones(2) + 1e-6)  --> true
+---dm.allclose(dm.ones(2), dm.ones(2) + 0.1, {atol = 0.2})  --> true
 ---```
 ---@name dm.allclose
 
@@ -365,7 +407,8 @@
 ---@param other demilune.Tensor
 ---@return boolean
 ---```lua
----assert(dm.ones(2):equal(dm.ones(2)))
+---dm.equal(dm.tensor{1, 2}, dm.tensor{1, 2})  --> true
+---dm.equal(dm.tensor{1, 2}, dm.tensor{{1, 2}})  --> false
 ---```
 ---@name dm.equal
 
@@ -373,7 +416,7 @@
 ---@param x demilune.Tensor (any shape)
 ---@return integer
 ---```lua
----assert(dm.ones(2, 3):numel() == 6)
+---dm.ones(2, 3):numel()  --> 6
 ---```
 ---@name dm.numel
 
@@ -382,29 +425,33 @@
 ---@return demilune.Tensor (the same shape)
 ---```lua
 ---local w = dm.ones(2, {requires_grad = true})
----assert(not (w * 2):detach().requires_grad)
+---local y = (w * 2):detach()
+---y.requires_grad  --> false
 ---```
 ---@name dm.detach
 
 --- Takes x's own history away; x is a leaf then.
 ---@return demilune.Tensor x
 ---```lua
----local y = (dm.ones(2, {requires_grad = true}) * 2):detach_()
----assert(y.is_leaf)
+---local y = dm.ones(2, {requires_grad = true}) * 2
+---y:detach_()
+---y.is_leaf  --> true
 ---```
 ---@name Tensor.detach_
 
 --- The value of a tensor of one element as a number or a boolean of Lua; it waits for a GPU.
 ---@return number|boolean
 ---```lua
----assert(dm.tensor{3.5}:item() == 3.5)
+---dm.tensor{3.5}:item()  --> 3.5
+---dm.tensor{1, 2}:sum():item() + 1  --> 4
 ---```
 ---@name Tensor.item
 
 --- The elements as a table, nested as the dims are; of a 0-dim tensor the number.
 ---@return table|number
 ---```lua
----assert(dm.ones(2, 2):totable()[2][1] == 1)
+---dm.ones(2, 2):totable()  --> {{1, 1}, {1, 1}}
+---dm.tensor(5):totable()  --> 5
 ---```
 ---@name Tensor.totable Tensor.tolist
 
@@ -412,29 +459,31 @@
 ---@param dim? integer
 ---@return integer|table
 ---```lua
----assert(dm.ones(2, 3):size(2) == 3)
+---dm.ones(2, 3):size(2)  --> 3
+---dm.ones(2, 3):size()  --> {2, 3}
 ---```
 ---@name Tensor.size
 
 --- How many elements lie between neighbours along each dim, as a table.
 ---@return integer[]
 ---```lua
----local strides = dm.ones(2, 3):stride()
----assert(strides[1] == 3 and strides[2] == 1)
+---dm.ones(2, 3):stride()  --> {3, 1}
+---dm.ones(2, 3):t():stride()  --> {1, 3}
 ---```
 ---@name Tensor.stride
 
 --- The number of dims.
 ---@return integer
 ---```lua
----assert(dm.ones(2, 3):dim() == 2)
+---dm.ones(2, 3):dim()  --> 2
 ---```
 ---@name Tensor.dim
 
 --- Tells whether elements lie in memory in the order of their positions, without gaps.
 ---@return boolean
 ---```lua
----assert(not dm.ones(2, 3):t():is_contiguous())
+---dm.ones(2, 3):is_contiguous()  --> true
+---dm.ones(2, 3):t():is_contiguous()  --> false
 ---```
 ---@name Tensor.is_contiguous
 
@@ -442,14 +491,14 @@
 ---@return integer
 ---```lua
 ---local x = dm.ones(2)
----assert(x:data_ptr() == x:view(1, 2):data_ptr())
+---x:data_ptr() == x:view(1, 2):data_ptr()  --> true
 ---```
 ---@name Tensor.data_ptr
 
 --- Bytes of an element.
 ---@return integer bytes
 ---```lua
----assert(dm.ones(2, {dtype = "float16"}):element_size() == 2)
+---dm.ones(2, {dtype = "float16"}):element_size()  --> 2
 ---```
 ---@name Tensor.element_size
 
@@ -457,6 +506,7 @@
 ---```lua
 ---local x = dm.ones(1000)
 ---x:free()
+---pcall(x.sum, x)  --> false
 ---```
 ---@name Tensor.free
 
@@ -467,7 +517,9 @@
 ---@param target any a dtype, a device, a tensor, or {dtype, device, non_blocking, copy}
 ---@return demilune.Tensor (the same shape)
 ---```lua
----assert(dm.ones(2):to("float16").dtype == "float16")
+---local x = dm.ones(2)
+---x:to("float16").dtype  --> "float16"
+---x:to{dtype = "int64", device = "cpu"}  --> {1, 1}
 ---```
 ---@name Tensor.to
 
@@ -475,7 +527,7 @@
 --- short int16, char int8, byte uint8. It is x itself where nothing changes.
 ---@return demilune.Tensor (the same shape)
 ---```lua
----assert(dm.ones(2):long().dtype == "int64")
+---dm.tensor{1.7, -1.7}:long()  --> {1, -1}
 ---```
 ---@name Tensor.float Tensor.double Tensor.half Tensor.bfloat16 Tensor.long Tensor.int Tensor.short
 ---@name Tensor.char Tensor.byte Tensor.bool
@@ -483,7 +535,7 @@
 --- x on the CPU; x itself where it is there.
 ---@return demilune.Tensor (the same shape)
 ---```lua
----assert(dm.ones(2):cpu().device == "cpu")
+---dm.ones(2):cpu().device  --> "cpu"
 ---```
 ---@name Tensor.cpu
 
@@ -491,7 +543,8 @@
 ---@param device? demilune.Device|integer
 ---@return demilune.Tensor (the same shape)
 ---```lua
----local x = dm.cuda.is_available() and dm.ones(2):cuda() or dm.ones(2)
+---local x = dm.ones(2)
+---if dm.cuda.is_available() then x = x:cuda() end   -- or x:cuda(1), x:cuda "cuda:1"
 ---```
 ---@name Tensor.cuda
 
@@ -499,21 +552,25 @@
 ---@param other demilune.Tensor
 ---@return demilune.Tensor (x's shape)
 ---```lua
----assert(dm.ones(2):type_as(dm.arange(3)).dtype == "int64")
+---dm.tensor{1.5, 2.5}:type_as(dm.arange(3))  --> {1, 2}
 ---```
 ---@name Tensor.type_as
 
---- x in memory from which copies to a CUDA device need not wait; x itself without one.
+--- A contiguous copy of x, which is on the CPU, in memory from which copies to a CUDA device need
+--- not wait. Raises where there is no CUDA device.
 ---@return demilune.Tensor (the same shape)
 ---```lua
----if dm.cuda.is_available() then assert(dm.ones(2):pin_memory():is_pinned()) end
+---if dm.cuda.is_available() then
+---  local x = dm.ones(2):pin_memory()
+---  x = x:to("cuda", {non_blocking = true})   -- returns before it is copied
+---end
 ---```
 ---@name Tensor.pin_memory
 
 --- Tells whether x lies in pinned memory.
 ---@return boolean
 ---```lua
----assert(not dm.ones(2):is_pinned())
+---dm.ones(2):is_pinned()  --> false
 ---```
 ---@name Tensor.is_pinned
 
@@ -528,10 +585,10 @@
 --- gradient is given.
 ---@param gradient? demilune.Tensor|table of x's shape; or {gradient, retain_graph, create_graph}
 ---```lua
----local w = dm.tensor({2.0}, {requires_grad = true})
+---local w = dm.tensor({2.0, 3.0}, {requires_grad = true})
 ---local loss = (w ^ 2):sum()
 ---loss:backward()
----assert(w.grad:item() == 4)
+---w.grad  --> {4, 6}
 ---```
 ---@name Tensor.backward
 
@@ -539,7 +596,9 @@
 ---@param on? boolean true
 ---@return demilune.Tensor x
 ---```lua
----assert(dm.ones(2):requires_grad_().requires_grad)
+---local w = dm.ones(2):requires_grad_()
+---w.requires_grad  --> true
+---w:requires_grad_(false)   -- freezes it
 ---```
 ---@name Tensor.requires_grad_
 
@@ -548,7 +607,7 @@
 ---local y = dm.ones(2, {requires_grad = true}) * 2
 ---y:retain_grad()
 ---y:sum():backward()
----assert(y.grad:equal(dm.ones(2)))
+---y.grad  --> {1, 1}
 ---```
 ---@name Tensor.retain_grad
 
@@ -560,7 +619,7 @@
 ---local w = dm.ones(2, {requires_grad = true})
 ---local handle = w:register_hook(function(g) return g * 10 end)
 ---w:sum():backward()
----assert(w.grad:equal(dm.full({2}, 10.0)))
+---w.grad  --> {10, 10}
 ---handle:remove()
 ---```
 ---@name Tensor.register_hook
@@ -571,8 +630,9 @@
 ---@param opts? table {accumulate = false}: whether values are added
 ---@return demilune.Tensor (x's shape)
 ---```lua
----local y = dm.zeros(3):index_put({dm.tensor{1, 3}}, dm.tensor{5.0, 6.0})
----assert(y[3]:item() == 6)
+---local at = {dm.tensor{1, 3}}
+---dm.zeros(3):index_put(at, dm.tensor{5.0, 6.0})  --> {5, 0, 6}
+---dm.ones(3):index_put(at, 2, {accumulate = true})  --> {3, 1, 3}
 ---```
 ---@name Tensor.index_put Tensor.index_put_ dm.index_put
 
@@ -582,7 +642,8 @@
 ---@param device_type? string "cpu" or "cuda"
 ---@return boolean
 ---```lua
----assert(not dm.amp.is_autocast_enabled "cpu")
+---local _ <close> = amp.autocast{device_type = "cpu"}
+---amp.is_autocast_enabled "cpu"  --> true
 ---```
 ---@name amp.is_autocast_enabled
 
@@ -590,7 +651,9 @@
 ---@param device_type string
 ---@param enabled boolean
 ---```lua
----dm.amp.set_autocast_enabled("cpu", false)
+---amp.set_autocast_enabled("cpu", true)
+---dm.ones(2, 2):mm(dm.ones(2, 2)).dtype  --> "bfloat16"
+---amp.set_autocast_enabled("cpu", false)
 ---```
 ---@name amp.set_autocast_enabled
 
@@ -598,7 +661,8 @@
 ---@param device_type string
 ---@return demilune.DType
 ---```lua
----assert(dm.amp.get_autocast_dtype "cpu" == "bfloat16")
+---amp.get_autocast_dtype "cpu"  --> "bfloat16"
+---amp.get_autocast_dtype "cuda"  --> "float16"
 ---```
 ---@name amp.get_autocast_dtype
 
@@ -606,48 +670,55 @@
 ---@param device_type string
 ---@param dtype demilune.DType
 ---```lua
----dm.amp.set_autocast_dtype("cpu", "bfloat16")
+---amp.set_autocast_dtype("cpu", "float16")
+---amp.get_autocast_dtype "cpu"  --> "float16"
+---amp.set_autocast_dtype("cpu", "bfloat16")
 ---```
 ---@name amp.set_autocast_dtype
 
 --- Tells whether casts of weights are kept until their region ends.
 ---@return boolean
 ---```lua
----assert(dm.amp.is_autocast_cache_enabled())
+---amp.is_autocast_cache_enabled()  --> true
 ---```
 ---@name amp.is_autocast_cache_enabled
 
 --- Sets whether casts of weights are kept until their region ends.
 ---@param enabled boolean
 ---```lua
----dm.amp.set_autocast_cache_enabled(true)
+---amp.set_autocast_cache_enabled(false)   -- each use casts the weight anew
+---amp.set_autocast_cache_enabled(true)
 ---```
 ---@name amp.set_autocast_cache_enabled
 
 --- Drops the casts of weights that are kept.
 ---```lua
----dm.amp.clear_autocast_cache()
+---amp.clear_autocast_cache()   -- after weights were changed by hand within a region
 ---```
 ---@name amp.clear_autocast_cache
 
 --- Gives the number of casts that autocast has made.
 ---@return integer
 ---```lua
----assert(dm.amp.cast_count() >= 0)
+---local before, x = amp.cast_count(), dm.ones(2, 2)
+---amp.autocast({device_type = "cpu"}, function() return x:mm(x) end)
+---amp.cast_count() > before  --> true
 ---```
 ---@name amp.cast_count
 
 --- Tells whether errors of the backward pass name the op of the forward pass.
 ---@return boolean
 ---```lua
----assert(not dm.autograd.is_anomaly_enabled())
+---dm.autograd.is_anomaly_enabled()  --> false
 ---```
 ---@name autograd.is_anomaly_enabled
 
 --- Tells whether, within detect_anomaly, each gradient is looked at for NaN.
 ---@return boolean
 ---```lua
----print(dm.autograd.is_anomaly_check_nan_enabled())
+---local scope = dm.autograd.set_detect_anomaly(true, {check_nan = false})
+---dm.autograd.is_anomaly_check_nan_enabled()  --> false
+---scope:close()
 ---```
 ---@name autograd.is_anomaly_check_nan_enabled
 
@@ -686,7 +757,7 @@
 ---@param x demilune.Tensor (any shape)
 ---@return demilune.Tensor (the same shape)
 ---```lua
----assert(dm.special.expit(dm.zeros(1)):item() == 0.5)
+---dm.special.expit(dm.tensor{0.0, 100})  --> {0.5, 1}
 ---```
 ---@name special.expit
 
@@ -694,7 +765,7 @@
 ---@param x demilune.Tensor (any shape)
 ---@return demilune.Tensor (the same shape)
 ---```lua
----assert(dm.special.gammaln(dm.tensor{1.0}):item() == 0)
+---dm.special.gammaln(dm.tensor{1.0, 2, 4}):exp()  --> {1, 1, 6}
 ---```
 ---@name special.gammaln
 
@@ -702,7 +773,7 @@
 ---@param x demilune.Tensor (any shape)
 ---@return demilune.Tensor (the same shape)
 ---```lua
----print(dm.special.psi(dm.tensor{1.0}))
+---dm.special.psi(dm.tensor{1.0, 2})  --> {-0.5772, 0.4228}
 ---```
 ---@name special.psi
 
@@ -711,7 +782,7 @@
 ---@param p integer
 ---@return demilune.Tensor (the same shape)
 ---```lua
----print(dm.special.multigammaln(dm.tensor{3.0}, 2))
+---dm.special.multigammaln(dm.tensor{3.0}, 2)  --> {1.5502}
 ---```
 ---@name special.multigammaln
 

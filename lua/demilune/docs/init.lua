@@ -425,8 +425,8 @@ end
 ---@return table?
 function docs.find(name)
   local entry = find(name)
-  if entry and not entry.example then
-    entry.example = example_of((entry.name:gsub("^dm%.", "")))
+  if entry then
+    entry.example = example_of((entry.name:gsub("^dm%.", ""))) or entry.example
   end
   return entry
 end

@@ -8,6 +8,34 @@ return {
     local writer = assert(dm.SummaryWriter(folder))   -- tensorboard --logdir ...
     for step = 1, 3 do writer:add_scalar("loss", 1 / step, step) end
     writer:close()]],
+  ["Tensor.bfloat16"] = [[
+    dm.ones(2):bfloat16().dtype  --> "bfloat16"
+    dm.tensor{1.001}:bfloat16()  --> {1}]],
+  ["Tensor.bool"] = [[
+    dm.tensor{0, 1, -2}:bool()  --> {false, true, true}]],
+  ["Tensor.byte"] = [[
+    dm.tensor{1.7, 255}:byte()  --> {1, 255}
+    dm.ones(2):byte().dtype  --> "uint8"]],
+  ["Tensor.char"] = [[
+    dm.tensor{1.7, -1.7}:char()  --> {1, -1}
+    dm.ones(2):char().dtype  --> "int8"]],
+  ["Tensor.double"] = [[
+    dm.tensor{1, 2}:double().dtype  --> "float64"]],
+  ["Tensor.float"] = [[
+    dm.tensor{1, 2}:float().dtype  --> "float32"]],
+  ["Tensor.half"] = [[
+    dm.ones(2):half().dtype  --> "float16"
+    dm.tensor{1.001}:half()  --> {1.001}]],
+  ["Tensor.index_put_"] = [[
+    local x = dm.zeros(2, 2)
+    x:index_put_({dm.tensor{1, 2}, dm.tensor{2, 1}}, 5)
+    x  --> {{0, 5}, {5, 0}}]],
+  ["Tensor.int"] = [[
+    dm.tensor{1.7, -1.7}:int()  --> {1, -1}
+    dm.ones(2):int().dtype  --> "int32"]],
+  ["Tensor.long"] = [[
+    dm.tensor{1.7, -1.7}:long()  --> {1, -1}
+    dm.ones(2):long().dtype  --> "int64"]],
   ["Tensor.record_stream"] = [[
     if dm.cuda.is_available() then
       local x, side = dm.ones(4, {device = "cuda"}), dm.cuda.Stream()
@@ -15,6 +43,11 @@ return {
       dm.cuda.stream(side, function() return x * 2 end)
       x:record_stream(side)   -- side reads x, which may be freed here meanwhile
     end]],
+  ["Tensor.short"] = [[
+    dm.tensor{1.7, -1.7}:short()  --> {1, -1}
+    dm.ones(2):short().dtype  --> "int16"]],
+  ["Tensor.tolist"] = [[
+    dm.ones(2, 2):tolist()  --> {{1, 1}, {1, 1}}]],
   Trainer = [[
     local model, x = nn.Linear(1, 1), dm.linspace(0, 1, 16):unsqueeze(2)
     local train = data.DataLoader(data.TensorDataset(x, 2 * x), {batch_size = 4})
@@ -29,7 +62,8 @@ return {
     w  --> {0.9, 0.9}]],
   ["amp.autocast"] = [[
     local model, x = nn.Linear(4, 2), dm.ones(3, 4)
-    local y = amp.autocast({dtype = "bfloat16"}, function() return model(x) end)
+    local on = {device_type = "cpu", dtype = "bfloat16"}
+    local y = amp.autocast(on, function() return model(x) end)
     y.dtype  --> "bfloat16"
     model.weight.dtype  --> "float32"]],
   ["amp.custom_bwd"] = [[
@@ -67,12 +101,14 @@ return {
     local function twice(_, x) return 2 * x end   -- forward and backward
     local double = dm.autograd.Function{name = "double", forward = twice, backward = twice}
     amp.register{op = double, policy = "lower_precision"}
-    local y = amp.autocast({dtype = "bfloat16"}, function() return double(dm.ones(2)) end)
+    local on = {device_type = "cpu", dtype = "bfloat16"}
+    local y = amp.autocast(on, function() return double(dm.ones(2)) end)
     y.dtype  --> "bfloat16"]],
   ["amp.report"] = [[
     local model, x = nn.Linear(4, 2), dm.ones(3, 4)
     local report = amp.report{grads = model}
-    amp.autocast({dtype = "bfloat16"}, function() return model(x):sum() end):backward()
+    local on = {device_type = "cpu", dtype = "bfloat16"}
+    amp.autocast(on, function() return model(x):sum() end):backward()
     report:close()
     print(report)   -- what was cast, what overflowed, what to change]],
   ["amp.scale_loss"] = [[
@@ -118,6 +154,11 @@ return {
     local scope = dm.autograd.set_detect_anomaly(true)
     dm.autograd.is_anomaly_enabled()  --> true
     scope:close()]],
+  bfloat16 = [[
+    dm.zeros(2, {dtype = dm.bfloat16}).dtype  --> "bfloat16"
+    dm.finfo(dm.bfloat16).max  --> 3.3895e38]],
+  bool = [[
+    dm.zeros(2, {dtype = dm.bool})  --> {false, false}]],
   ["cuda.Event"] = [[
     if dm.cuda.is_available() then
       local Event, x = dm.cuda.Event, dm.ones(256, 256, {device = "cuda"})
@@ -476,6 +517,15 @@ return {
     dm.fft.ifftshift(dm.tensor{-2, -1, 0, 1, 2})  --> {0, 1, 2, -2, -1}]],
   ["fft.rfftfreq"] = [[
     dm.fft.rfftfreq(4)  --> {0, 0.25, 0.5}]],
+  float16 = [[
+    dm.zeros(2, {dtype = dm.float16}).dtype  --> "float16"
+    dm.finfo(dm.float16).max  --> 65504]],
+  float32 = [[
+    dm.zeros(2, {dtype = dm.float32}).dtype  --> "float32"
+    dm.finfo(dm.float32).max  --> 3.4028e38]],
+  float64 = [[
+    dm.zeros(2, {dtype = dm.float64}).dtype  --> "float64"
+    dm.finfo(dm.float64).max  --> 1.7977e308]],
   from_pretrained = [[
     local folder = os.tmpname(); os.remove(folder)
     assert(dm.save_pretrained(nn.Linear(4, 2), folder))
@@ -522,6 +572,18 @@ return {
     dm.help "conv2d"              -- an op, its options, autocast's policy
     dm.help(nn.Linear(4, 2))      -- what an object is
     dm.help "guide indexing"      -- a guide; dm.help "learning rate" searches]],
+  int16 = [[
+    dm.zeros(2, {dtype = dm.int16}).dtype  --> "int16"
+    dm.iinfo(dm.int16).max  --> 32767]],
+  int32 = [[
+    dm.zeros(2, {dtype = dm.int32}).dtype  --> "int32"
+    dm.iinfo(dm.int32).max  --> 2147483647]],
+  int64 = [[
+    dm.zeros(2, {dtype = dm.int64}).dtype  --> "int64"
+    dm.iinfo(dm.int64).max  --> math.maxinteger]],
+  int8 = [[
+    dm.zeros(2, {dtype = dm.int8}).dtype  --> "int8"
+    dm.iinfo(dm.int8).max  --> 127]],
   load = [[
     local path, model = os.tmpname(), nn.Linear(4, 2)
     assert(dm.save(path, {model = model:state_dict()}))
@@ -874,6 +936,10 @@ return {
     dm.special.gammainc_(dm.ones(1), dm.tensor{1.0})  --> {0.6321}]],
   ["special.gammaincc_"] = [[
     dm.special.gammaincc_(dm.ones(1), dm.tensor{1.0})  --> {0.3679}]],
+  ["special.modified_bessel_i0"] = [[
+    dm.special.modified_bessel_i0(dm.tensor{0.0, 1})  --> {1, 1.2661}]],
+  ["special.modified_bessel_i1"] = [[
+    dm.special.modified_bessel_i1(dm.tensor{0.0, 1})  --> {0, 0.5652}]],
   ["text.ByteTokenizer"] = [[
     local tokens = dm.text.ByteTokenizer()
     #tokens  --> 256
@@ -904,6 +970,9 @@ return {
   triu_indices = [[
     dm.triu_indices(2, 2)  --> {{1, 1, 2}, {1, 2, 2}}
     dm.triu_indices(3, 3, {offset = 1})  --> {{1, 1, 2}, {2, 3, 3}}]],
+  uint8 = [[
+    dm.zeros(2, {dtype = dm.uint8}).dtype  --> "uint8"
+    dm.iinfo(dm.uint8).max  --> 255]],
   vmap = [[
     local total = dm.vmap(function(x) return x:sum() end)   -- of one sample
     total(dm.tensor{{1, 2}, {3, 4}})  --> {3, 7}]],
