@@ -296,7 +296,11 @@ local cifar100 = {
 -- 100 classes; labels = "coarse": of the 20 that these fall into.
 function datasets.CIFAR100(...) return read(cifar100, ...) end
 
--- ImageFolder(root, opts): images in folders, one a class; see image_folder.lua.
+-- ImageFolder(root, {transform = one of dm.transforms, mode = "rgb" or "gray", exif = true,
+-- allow_empty = false, is_valid_file = function(path) -> boolean}) -> a data set of images, float32
+-- (3,H,W) from 0 to 1 without a transform, and labels from 1; or nil and a message. Each folder in
+-- root is a class, in the order of names, with its .jpg, .jpeg and .png files at any depth. The set
+-- has classes, class_to_idx and samples = {{path, class}, ...}.
 function datasets.ImageFolder(...) return require "demilune.image_folder"(...) end
 
 return datasets

@@ -313,6 +313,10 @@ local function of_function(name, fn)
     text = add_methods(text, methods_of(name, fn)), path = path, line = line}
 end
 
+local function is_distribution(value)
+  return type(value) == "table" and rawget(value, "parts") and rawget(value, "bind")
+end
+
 -- A class of distributions: the comment above its definition.
 local function of_distribution(name, class)
   local path = path_of(class.parts.log_prob)
@@ -329,7 +333,7 @@ local function of_module(name, module)
     if type(key) == "string" and key:sub(1, 1) ~= "_" then names[#names + 1] = key end
   end
   table.sort(names)
-  local text = path and source.head(path) or {}
+  local text = short_text(name) or path and source.head(path) or {}
   if #text > 0 then text[#text + 1] = "" end
   local line = " "
   for i, key in ipairs(names) do
@@ -347,7 +351,7 @@ local function of_value(name, value)
   if type(value) == "function" then return of_function(name, value) end
   if type(value) ~= "table" then return nil end
   if rawget(value, "class") then return of_class(name, value) end
-  if rawget(value, "parts") and rawget(value, "bind") then return of_distribution(name, value) end
+  if is_distribution(value) then return of_distribution(name, value) end
   return of_module(name, value)
 end
 
@@ -435,9 +439,16 @@ end
 ---@param value any
 ---@return table?
 function docs.of(value)
+  if type(value) == "userdata" then
+    local meta = getmetatable(value)
+    local made_by = type(meta) == "table" and meta.__name or meta -- "demilune.Generator"
+    return type(made_by) == "string" and docs.find(made_by:match "[^.]*$") or nil
+  end
   if type(value) == "table" then
     local class = rawget(value, "class") and value or getmetatable(value)
     local name = type(class) == "table" and rawget(class, "class")
+    if is_distribution(name) then value, name = name, nil end -- a distribution has its class
+    if is_distribution(value) then return docs.find("distributions." .. value.name) end
     if name then return docs.find(name) or of_class(name, class) end
     local made_by = class and rawget(class, "__name") -- "demilune.GradScaler", made by a function
     if made_by then return docs.find(made_by:match "[^.]*$") end
@@ -453,11 +464,12 @@ function docs.of(value)
 end
 
 -- Whether dm's value of that name is a function or a class of its own, written in Lua, that
--- neither the ops nor the functions in C have.
+-- neither the ops nor the functions in C have. (dm.progress is a table that can be called.)
 local function is_own(dm, name)
   local value = dm[name]
-  local is_class = type(value) == "table" and rawget(value, "class")
-  return (type(value) == "function" or is_class) and name:sub(1, 1) ~= "_"
+  local meta = type(value) == "table" and getmetatable(value)
+  local makes = type(value) == "table" and (rawget(value, "class") or meta and meta.__call)
+  return (type(value) == "function" or makes) and name:sub(1, 1) ~= "_"
     and not rawequal(value, core[name]) and not all_of_engine()[name]
     and not all_ops()[name:gsub("_$", "")]
 end

@@ -16,19 +16,43 @@ local texts = {
   ["cuda.memory_stats"] = "all counts of a GPU's allocator, by PyTorch's names",
   ["cuda.reset_accumulated_memory_stats"] = "sets the sums of memory_stats to 0",
   ["cuda.reset_peak_memory_stats"] = "sets the peaks of memory_stats to what is in use",
+  ["data.Dataset"] = "The base of data sets of one's own: data.Dataset:extend \"Name\" makes a "
+    .. "class, whose init(...) gets the arguments, len() gives the number of samples, and get(i) "
+    .. "the sample i of 1 to len as one value or more. #set and pairs(set) follow. Workers copy "
+    .. "the set into Lua states of their own.",
+  ["data.IterableDataset"] = "The base of streams: data.IterableDataset:extend \"Name\" makes a "
+    .. "class, whose iter(epoch) gives what a generic for takes: a function whose every call "
+    .. "makes a sample, one value or more, the first of them nil at the end. len() is optional.",
+  ["data.Sampler"] = "The base of orders of one's own: data.Sampler:extend \"Name\" makes a "
+    .. "class, whose order(epoch) gives the positions of an epoch, a list or an int64 tensor that "
+    .. "counts from 1, and len() how many.",
   ["func.jacfwd"] = "jacfwd(f) gives a function of f's Jacobian, a pass for each element of the "
     .. "argument",
   ["func.jacrev"] = "jacrev(f) gives a function of f's Jacobian, a backward pass for each "
     .. "element of f's result",
-  ["metrics.AUROC"] = "area under the ROC curve of two classes",
-  ["metrics.Accuracy"] = "share of samples whose class is among the top_k scores (N, C)",
-  ["metrics.ConfusionMatrix"] = "counts (num_classes, num_classes): rows are labels, columns "
-    .. "predictions; it prints as a table",
-  ["metrics.F1Score"] = "harmonic mean of precision and recall, over classes",
-  ["metrics.Mean"] = "mean of numbers, each with its weight",
-  ["metrics.Perplexity"] = "exp of the mean negative log likelihood of scores (..., C)",
-  ["metrics.Precision"] = "share of right ones among the predictions of a class",
-  ["metrics.Recall"] = "share of a class' samples that are predicted as it",
+  ["metrics.AUROC"] = "The area under the ROC curve of two classes, from 0 to 1: how often a "
+    .. "positive scores above a negative. update(scores (N), labels (N)), which are 1 or true for "
+    .. "the positive class, else 0 or false; compute(), reset().",
+  ["metrics.Accuracy"] = "The share of samples whose class is among the top_k scores. "
+    .. "update(scores (N, C), labels (N)), with top_k = 1 also update(classes (N), labels (N)); "
+    .. "compute(), NaN before the first batch; reset(). Classes count from 1.",
+  ["metrics.ConfusionMatrix"] = "Counts, int64 (num_classes, num_classes): rows are labels, "
+    .. "columns predictions; it prints as a table with the names. update(scores (N, C) or classes "
+    .. "(N), labels (N)), compute(), reset().",
+  ["metrics.F1Score"] = "The harmonic mean of precision and recall. average: \"macro\" is the "
+    .. "mean over the classes that occur, \"micro\" counts all samples alike, \"weighted\" weighs "
+    .. "by a class's samples, \"none\" gives a list. update(scores (N, C) or classes (N), labels "
+    .. "(N)), compute(), reset().",
+  ["metrics.Mean"] = "The mean of numbers, each with its weight, such as a loss with the size of "
+    .. "its batch. update(value, weight = 1), a number or a tensor, whose elements count each; "
+    .. "compute(), reset().",
+  ["metrics.Perplexity"] = "e to the mean negative log likelihood of the next token. "
+    .. "update(scores (..., C), labels (...)), where labels of ignore_index are left out; "
+    .. "compute(), reset().",
+  ["metrics.Precision"] = "The share of right ones among the predictions of a class; average as "
+    .. "for F1Score. update(scores (N, C) or classes (N), labels (N)), compute(), reset().",
+  ["metrics.Recall"] = "The share of a class's samples that are predicted as it; average as for "
+    .. "F1Score. update(scores (N, C) or classes (N), labels (N)), compute(), reset().",
   ["models.alexnet"] = "AlexNet (A. Krizhevsky 2014): images (N, 3, 224, 224) -> (N, num_classes)",
   ["models.bert"] = "BERT with its masked-word head (J. Devlin et al. 2018): ids (B, T) -> scores "
     .. "(B, T, vocab_size); ids count from 1",
@@ -43,6 +67,9 @@ local texts = {
   ["models.unet"] = "U-Net (O. Ronneberger et al. 2015): images (N, in_channels, H, W) -> "
     .. "scores of "
     .. "each pixel (N, num_classes, H, W)",
+  ["nn.Module"] = "The base of layers and models: nn.Module:extend \"Net\" makes a class, whose "
+    .. "init(...) makes parameters and layers as fields of self, and whose forward(...) computes "
+    .. "the outputs; net(...) calls it.",
   ["nn.functional.lp_pool1d"] = "(sum of x^p)^(1/p) over windows of a length",
   ["nn.functional.lp_pool2d"] = "(sum of x^p)^(1/p) over windows of an image",
   ["nn.functional.lp_pool3d"] = "(sum of x^p)^(1/p) over windows of a volume",
@@ -109,6 +136,10 @@ local texts = {
   ["optim.lr_scheduler.OneCycleLR"] = "up to max_lr and down far below (L. Smith, N. Topin 2018)",
   ["optim.lr_scheduler.PolynomialLR"] = "the rate times (1 - step / total_iters)^power",
   ["optim.lr_scheduler.StepLR"] = "the rate times gamma every step_size steps",
+  ["profiler.ProfilerActivity"] = "The activities that profile{activities = {...}} records, "
+    .. "\"cpu\" and \"cuda\", by PyTorch's names.",
+  ["signal.windows"] = "Windows for the analysis of signals: window(n, {sym = true, dtype =, "
+    .. "device =}) gives float32 (n). sym = false: a period of n, as for stft.",
   ["special.gammainc_"] = "igamma in place", ["special.gammaincc_"] = "igammac in place",
   ["text.ByteTokenizer"] = "ByteTokenizer(): a token is a byte, of which there are 256. "
     .. "tokens:encode(text) gives int64 (bytes), tokens:decode(ids) the text; ids count from 1.",

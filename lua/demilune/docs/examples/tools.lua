@@ -321,9 +321,11 @@ return {
     #sampler  --> 4]],
   ["data.Sampler"] = [[
     local Backwards = data.Sampler:extend "Backwards"
-    function Backwards:init(set) self.set = set end
-    function Backwards:len() return #self.set end
-    function Backwards:positions() return dm.arange(#self.set):flip(1):totable() end]],
+    function Backwards:init(set) self.n = #set end
+    function Backwards:order() return dm.arange(self.n, 1, -1) end   -- of an epoch
+    local set = data.TensorDataset(dm.tensor{5, 6, 7})
+    local _, x = data.DataLoader(set, {batch_size = 3, sampler = Backwards(set)}):iter()()
+    x  --> {7, 6, 5}]],
   ["data.SequentialSampler"] = [[
     local set = data.TensorDataset(dm.tensor{5, 6, 7})
     local sampler = data.SequentialSampler(set)   -- as without a sampler
