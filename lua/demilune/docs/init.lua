@@ -180,11 +180,19 @@ local function of_op_called(class)
   return entry and entry.text
 end
 
+local SCHEDULES = {"Schedule", "Plateau", "Composite", "SWALR"} -- the classes of their files
+
 -- The names and files of a class and its bases, the class first; of a function, which makes
--- objects, the class of its own name.
+-- objects, the class of its own name, or that of schedules in its file.
 local function family(name, value)
-  if type(value) == "function" then return {{name:match "[%w_]+$", (path_of(value))}} end
   local list = {}
+  if type(value) == "function" then
+    local path = path_of(value)
+    list[1] = {name:match "[%w_]+$", path}
+    for _, class in ipairs(name:find "^optim%.[%w_]+%.%u" and SCHEDULES or {}) do
+      list[#list + 1] = {class, path}
+    end
+  end
   while type(value) == "table" and rawget(value, "class") do
     list[#list + 1] = {rawget(value, "class"), file_of(value)}
     local meta = getmetatable(value)
@@ -193,7 +201,8 @@ local function family(name, value)
   return list
 end
 
-local BUILT_IN = {init = true, forward = true, extra_repr = true, update = true}
+-- Methods that a class gives to its base, which calls them.
+local BUILT_IN = {init = true, forward = true, extra_repr = true, begin = true, restart = true}
 
 -- The methods that have words, with those of the bases; of modules, those of nn.Module are left
 -- to dm.help "nn.Module".
@@ -203,7 +212,8 @@ local function methods_of(name, value)
     local short, path = class[1], class[2]
     local skipped = not path or path:find "nn/module%.lua$" and name ~= "nn.Module"
     for _, method in ipairs(skipped and {} or source.methods(path, short)) do
-      if not BUILT_IN[method.name] and not seen[method.name] then
+      local own = BUILT_IN[method.name] or method.name == "update" and name:find "^optim%."
+      if not own and not seen[method.name] then
         seen[method.name] = true
         list[#list + 1] = method
       end

@@ -50,7 +50,7 @@ local function reduce(self)
   end
 end
 
---- value: the monitored quantity, a number or a tensor of one element.
+--- Takes the monitored quantity of an epoch, a number or a tensor of one element.
 function Plateau:step(value)
   if type(value) ~= "number" then
     if value == nil then

@@ -26,10 +26,10 @@ function Schedule:begin()
   self.is_initial = nil
 end
 
+-- Sets the rates of the next step, or those of step `epoch`.
 -- Optimizers of this library count their steps, those that a GradScaler made them
 -- skip as well: a skipped first step is no reason to warn. Of any other optimizer
 -- nothing is known.
--- epoch: where to go, instead of one further.
 function Schedule:step(epoch)
   local optimizer = self.optimizer
   if self.last_epoch == 0 and not self.warned and optimizer.update and not optimizer.steps then

@@ -182,7 +182,8 @@ local function gone(self, n)
   return self.share(math.max(0, math.min(1, n / self.anneal_epochs)))
 end
 
--- From the rate as it is: another schedule may have moved it before the first step here.
+-- Moves the rates one step on.
+-- It goes from the rate as it is: another schedule may have moved it before the first step here.
 function SWALR:step()
   self.last_epoch = self.last_epoch + 1
   local before, now = gone(self, self.last_epoch - 1), gone(self, self.last_epoch)
