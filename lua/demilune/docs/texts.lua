@@ -176,8 +176,6 @@ local texts = {
     .. "windows",
   ["nn.Fold"] = "columns (N, C kernel_size^2, L) -> (N, C, height, width) of output_size: the "
     .. "windows added up, the inverse of Unfold where they do not overlap",
-  ["nn.Module"] = "the base of layers and models: nn.Module:extend \"Net\" gives a class, whose "
-    .. "init makes the layers and whose forward(self, x) computes",
   ["nn.TransformerEncoder"] = "TransformerEncoder(encoder_layer, num_layers, norm?); the "
     .. "arguments above are those of a call",
   ["nn.TransformerDecoder"] = "TransformerDecoder(decoder_layer, num_layers, norm?); the "
