@@ -41,6 +41,7 @@ local FUNCTIONS = {
   save_pretrained = {"demilune.models.pretrained", "save_pretrained"},
   from_pretrained = {"demilune.models.pretrained", "from_pretrained"},
   SummaryWriter = {"demilune.tensorboard", "SummaryWriter"},
+  dashboard = {"demilune.dashboard", "dashboard"},
   save = {"demilune.io", "save"},
   load = {"demilune.io", "load"},
   meshgrid = {"demilune.grid", "meshgrid"},

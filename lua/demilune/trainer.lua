@@ -43,7 +43,7 @@ Trainer.class = "Trainer"
 -- resume           a checkpoint to go on from
 -- verbose          a bar, and a line an epoch
 -- report           (trainer, values) -> that line; by default all values
--- writer           a SummaryWriter that gets loss, rate, speed and the epochs' values
+-- writer           a SummaryWriter or dashboard that gets loss, rate, speed and the epochs' values
 -- log_every        steps between two readings of the loss for it, each of which waits
 local bind = options.signature("Trainer", [[*, model: module, loss?: function,
   forward?: function, optimizer: optimizer, schedule?: table,
@@ -83,7 +83,7 @@ local function check(o)
     caller.raise("Trainer: log_every is %d, wanted a whole number from 1", o.log_every)
   end
   if o.writer and not o.writer.add_scalar then
-    caller.raise("Trainer: writer is a table, wanted a dm.SummaryWriter")
+    caller.raise("Trainer: writer is a table, wanted a dm.SummaryWriter or a dm.dashboard")
   end
   for event in pairs(o.callbacks) do
     if not EVENTS[event] then

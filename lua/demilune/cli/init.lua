@@ -12,10 +12,12 @@ demilune bench [--quick]         times a product of matrices, a call and three t
 demilune new DIR                 a project: train.lua, config.lua, a test, a rockspec
 demilune convert IN OUT          tensors of a file in another format, by the ends of the names:
                                  .pth .pt .safetensors .npz
+demilune dashboard DIR           a page of the trainings whose files dm.dashboard wrote in DIR
 demilune --version               versions of demilune and Lua
 demilune --help                  this text]]
 
-local TOOLS = {doctor = true, bench = true, new = true, convert = true}
+local TOOLS = {doctor = true, bench = true, new = true, convert = true,
+  dashboard = true}
 
 local function fail(text, ...)
   io.stderr:write("demilune: ", text:format(...), "\n")
