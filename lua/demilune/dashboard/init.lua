@@ -32,7 +32,7 @@ Dashboard.class = "Dashboard"
 local PERIOD = 0.5 -- seconds between two values of speed and memory
 local MIB = 2 ^ 20
 
--- ---- opening and closing ----
+-- ---- opening ----
 
 -- The low floats as {{name, exponents of its smallest, its smallest normal and its largest
 -- number}, ...}, for the page to mark their ranges.
@@ -97,7 +97,7 @@ local function dashboard(...)
   local o = bind_new(...)
   o.name = o.name or new_name()
   check(o)
-  local self = setmetatable(o, Dashboard)
+  local self = o
   self.device = o.device or (require("demilune.cuda").is_available() and "cuda" or "cpu")
   local why
   if o.serve then
@@ -107,45 +107,14 @@ local function dashboard(...)
   end
   self.file, why = RunFile.open(o.dir, o.name)
   if not self.file then
-    self:close()
+    Dashboard.close(self)
     return nil, "dashboard: " .. why
   end
   self.name, self.path = self.file.name, self.file.path
   self.tags, self.numbers, self.charts, self.due, self.samples = {}, {}, {}, 0, 0
   self.file:add(to_json{run = self.name, began = os.time(), process = process.id() or "",
     formats = formats()})
-  return self
-end
-
---- Writes all that waits. Nothing waits for the disk itself.
----@return boolean? true; nil where the disk is full
----@return string? why
-function Dashboard:flush()
-  if not self.file then return true end
-  return self.file:write()
-end
-
---- Ends the run and the server. The file stays. A second call does nothing.
----@return boolean? true; nil where something could not be written
----@return string? why
-function Dashboard:close()
-  local fine, why = true, nil
-  if self.file then
-    self.file:add(('{"ended":%.3f}'):format(self.file:time()))
-    fine, why = self.file:close()
-    self.file = nil
-  end
-  if self.pipe then
-    self.pipe:close()
-    self.pipe = nil
-  end
-  return fine, why
-end
-Dashboard.__close = function(self) self:close() end
-Dashboard.__gc = Dashboard.__close -- a program that ends without close() loses nothing
-
-function Dashboard:__tostring()
-  return ("Dashboard(%s%s)"):format(self.path, self.url and ", " .. self.url or "")
+  return setmetatable(self, Dashboard) -- the last of all: Lua ends it before its file and pipe
 end
 
 -- ---- numbers ----
@@ -189,7 +158,7 @@ end
 -- Samples per second and the device's memory, twice a second: as members of `values` in JSON.
 local function measured(self, time)
   local stats = core.memory_stats(self.device)
-  local text = (',"memory_MiB/current":%.7g,"memory_MiB/peak":%.7g'):format(
+  local text = ('"memory_MiB/current":%.7g,"memory_MiB/peak":%.7g'):format(
     stats["allocated_bytes.all.current"] / MIB, stats["allocated_bytes.all.peak"] / MIB)
   if self.samples > 0 and time > self.since then
     text = text .. (',"samples_per_second":%.7g'):format(self.samples / (time - self.since))
@@ -254,11 +223,12 @@ function Dashboard:log(step, values, excess)
   end
   local file, samples, time, more = self.file, values.samples, now(), ""
   if not file then return end -- it was closed
+  self.step = step
   if samples then
     samples = number_of("log", "samples", samples)
     if self.since then self.samples = self.samples + samples else self.since = time end
   end
-  if time >= self.due then more = measured(self, time) end
+  if time >= self.due then more = "," .. measured(self, time) end
   local since = time - file.began
   local line = fast_line(self, step, since, values, more) or slow_line(step, since, values, more)
   if line then file:add(line, time) end
@@ -425,6 +395,42 @@ function Dashboard:gradients(...)
   local texts = {}
   for i, row in ipairs(list) do texts[i] = to_json(row) end
   add(self, o.step, ('"gradients":[%s]'):format(table.concat(texts, ",")))
+end
+
+-- ---- the end ----
+
+--- Writes all that waits. Nothing waits for the disk itself.
+---@return boolean? true; nil where the disk is full
+---@return string? why
+function Dashboard:flush()
+  if not self.file then return true end
+  return self.file:write()
+end
+
+--- Ends the run and the server. The file stays. A second call does nothing.
+---@return boolean? true; nil where something could not be written
+---@return string? why
+function Dashboard:close()
+  local fine, why = true, nil
+  if self.file then
+    if self.samples > 0 then
+      add(self, self.step, ('"values":{%s}'):format(measured(self, now())))
+    end
+    self.file:add(('{"ended":%.3f}'):format(self.file:time()))
+    fine, why = self.file:close()
+    self.file = nil
+  end
+  if self.pipe then
+    self.pipe:close()
+    self.pipe = nil
+  end
+  return fine, why
+end
+Dashboard.__close = function(self) self:close() end
+Dashboard.__gc = Dashboard.__close -- a program that ends without close() loses nothing
+
+function Dashboard:__tostring()
+  return ("Dashboard(%s%s)"):format(self.path, self.url and ", " .. self.url or "")
 end
 
 return {dashboard = dashboard}
