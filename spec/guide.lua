@@ -186,8 +186,8 @@ function guide.shell(folder, command)
   local pipe <close> = assert(io.popen "pwd")
   local root = pipe:read "l"
   local build = os.getenv "DEMILUNE_BUILD" or "build"
-  return ("cd '%s' && export DEMILUNE_CUDA=0 LUA_PATH='%s/lua/?.lua;%s/lua/?/init.lua;./?.lua' "
-    .. "LUA_CPATH='%s/%s/lua/?.so' && { %s\n}"):format(folder.path(), root, root, root, build,
+  return ("cd '%s' && export DEMILUNE_CUDA=0 LUA_PATH='%s/lua/?.lua;%s/lua/?/init.lua;./?.lua;;' "
+    .. "LUA_CPATH='%s/%s/lua/?.so;;' && { %s\n}"):format(folder.path(), root, root, root, build,
     command)
 end
 

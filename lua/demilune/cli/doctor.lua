@@ -81,6 +81,12 @@ check("plots", function()
   return nil, "plots are SVG and text only", "apt install librsvg2-bin"
 end)
 
+check("dashboard", function()
+  local socket, why = require("demilune.dashboard.server").library()
+  if socket then return true, "dm.dashboard serves its page by lua-socket" end
+  return nil, (why:gsub("; hint.*", "")), "apt install lua-socket"
+end)
+
 check("CUDA", function()
   local dm = require "demilune"
   local there, why = dm.cuda.is_available()

@@ -74,7 +74,6 @@ local function serve(self)
   end
   self.pipe, self.port = server.pipe, server.port
   self.url = Server.address(self.host, server.port, server.token)
-  print("dashboard: " .. self.url)
   return true
 end
 
@@ -114,6 +113,7 @@ local function dashboard(...)
   self.tags, self.numbers, self.charts, self.due, self.samples = {}, {}, {}, 0, 0
   self.file:add(to_json{run = self.name, began = os.time(), process = process.id() or "",
     formats = formats()})
+  if self.url then print("dashboard: " .. self.url) end
   return setmetatable(self, Dashboard) -- the last of all: Lua ends it before its file and pipe
 end
 

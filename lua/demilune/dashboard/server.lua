@@ -180,10 +180,11 @@ local function drop(self, i)
 end
 
 local function accept(self)
-  local client = self.listener:accept()
+  local client, why = self.listener:accept()
+  local full = #self.open >= MOST or not client and why ~= "timeout" -- or out of descriptors
+  if full and #self.open > 0 then drop(self, 1) end
   if not client then return end
   client:settimeout(0)
-  if #self.open >= MOST then drop(self, 1) end
   table.insert(self.open, {client = client, got = "", due = now() + SECONDS})
 end
 
