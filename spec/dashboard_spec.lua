@@ -444,6 +444,28 @@ describe("the server", function()
     end
   end)
 
+  -- The addresses at which a port of this machine listens, as /proc/net/tcp writes them.
+  local function listens_at(port)
+    local found = {}
+    for line in io.lines "/proc/net/tcp" do
+      local address, at, state = line:match "^%s*%d+: (%x+):(%x+) %x+:%x+ (%x+)"
+      if address and tonumber(at, 16) == port and state == "0A" then found[#found + 1] = address end
+    end
+    return found
+  end
+
+  with_socket("listens to this machine alone, and shows its token to no list of processes",
+    function()
+      local b = served{dir = folder.path "page"}
+      assert.same({"0100007F"}, listens_at(b.port))
+      local lines = folder.run "cat /proc/[0-9]*/cmdline"
+      assert.is_truthy(lines:find("dashboard.launch", 1, true))
+      assert.is_nil(lines:find(b.url:match "token=(%x+)$", 1, true))
+      local open = served{dir = folder.path "page", host = "0.0.0.0"}
+      assert.same({"00000000"}, listens_at(open.port))
+      assert.matches("^http://[%w.-]+:%d+/", open.url)
+    end)
+
   with_socket("refuses paths out of the folder", function()
     folder.write("secret.jsonl", '{"run":"secret"}\n')
     local b = served{dir = folder.path "page"}

@@ -82,7 +82,8 @@ for name, module in pairs{io = io, os = os, debug = debug, package = package} do
 end
 for _, name in ipairs{"core", "io", "image", "image_folder", "data", "datasets", "text", "models",
   "trainer", "profiler", "memory", "progress", "torch_file", "data.travel", "data.workers",
-  "tensorboard", "tensorboard.event_file"} do
+  "tensorboard", "tensorboard.event_file", "dashboard", "dashboard.launch", "dashboard.process",
+  "dashboard.run_file", "dashboard.runs", "dashboard.server"} do
   local module = require("demilune." .. name)
   forbidden[module] = name
   if name ~= "core" and type(module) == "table" then
