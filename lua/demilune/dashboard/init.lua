@@ -42,7 +42,7 @@ local function formats()
   for _, row in ipairs(dtypes.floats) do
     if row.low then
       list[#list + 1] = {row.name, exponent(row.tiny * row.eps), exponent(row.tiny),
-        exponent(row.max * 0.75)}
+        exponent(row.max)}
     end
   end
   return list
@@ -57,8 +57,8 @@ local function check(o)
     caller.raise("dashboard: port is %d, wanted 0 (a free one) to 65535", o.port)
   end
   if not runs.is_name(o.name) then
-    caller.raise("dashboard: name is '%s', wanted the name of a file in UTF-8, without '/' and "
-      .. "no '.' or '-' first", o.name)
+    caller.raise("dashboard: name is '%s', wanted the name of a file: up to 200 bytes of UTF-8, "
+      .. "no '/', no '.' or '-' first", o.name)
   end
   if o.dir == "" or o.dir:find "[\n\r%z]" then
     caller.raise("dashboard: dir is '%s', wanted the path of a folder", o.dir)
@@ -96,7 +96,7 @@ local function dashboard(...)
   local o = bind_new(...)
   o.name = o.name or new_name()
   check(o)
-  local self = o
+  local self = o -- whose names are fields of the board
   self.device = o.device or (require("demilune.cuda").is_available() and "cuda" or "cpu")
   local why
   if o.serve then
@@ -106,7 +106,7 @@ local function dashboard(...)
   end
   self.file, why = RunFile.open(o.dir, o.name)
   if not self.file then
-    Dashboard.close(self)
+    if self.pipe then self.pipe:close() end
     return nil, "dashboard: " .. why
   end
   self.name, self.path = self.file.name, self.file.path
@@ -432,5 +432,8 @@ Dashboard.__gc = Dashboard.__close -- a program that ends without close() loses 
 function Dashboard:__tostring()
   return ("Dashboard(%s%s)"):format(self.path, self.url and ", " .. self.url or "")
 end
+
+caller.with_colon(Dashboard, "board", "log add_scalar add_scalars add_hparams scaler gradients "
+  .. "flush close")
 
 return {dashboard = dashboard}
