@@ -217,6 +217,30 @@ describe("gradients", function()
     assert.same({-6, {2}}, {layer.low, layer.counts})
   end)
 
+  -- The loss is 2^-10 times the sum over four rows of ones: each gradient is 2^-8.
+  it("of a Trainer are looked at in its steps, unscaled", function()
+    local b = board()
+    local model = dm.nn.Linear(3, 2)
+    local optimizer = dm.optim.SGD(model:parameters(), {lr = 0.1})
+    b:attach(model, optimizer, {every = 2})
+    local trainer = dm.Trainer{model = model, optimizer = optimizer, amp = "float16",
+      forward = function(net, x) return net(x):sum() * 2 ^ -10 end, verbose = false}
+    local set = dm.data.TensorDataset(dm.ones(16, 3))
+    trainer:fit{train = dm.data.DataLoader(set, {batch_size = 4}), epochs = 1}
+    local steps = {}
+    for _, event in ipairs(events(b)) do
+      if event.gradients then
+        steps[#steps + 1] = event.step
+        assert.same({-8, {8}}, {event.gradients[1].low, event.gradients[1].counts})
+      end
+    end
+    assert.same({2, 4}, steps)
+    assert.refuses("attached already", function() b:attach(model, optimizer) end)
+    b:close()
+    assert.is_nil(rawget(optimizer, "step"))
+    trainer:fit{train = dm.data.DataLoader(set, {batch_size = 4}), epochs = 2}
+  end)
+
   it("may all be 0", function()
     local b = board()
     b:gradients(model_with{0.0, 0.0}, 1)
@@ -260,6 +284,10 @@ describe("mistakes", function()
     refuses("'samples' is a string", function() b:log(1, {samples = "8"}) end)
     refuses("'a' is a boolean", function() b:add_scalars("x", {a = true}, 1) end)
     refuses("'net' is a table", function() b:add_hparams{hparam_dict = {net = {}}} end)
+    refuses("every is 0, wanted 1 at least", function()
+      local model = dm.nn.Linear(1, 1)
+      b:attach(model, dm.optim.SGD(model:parameters(), {lr = 1}), {every = 0})
+    end)
     refuses("wanted an amp.GradScaler", function() b:scaler({}, 1) end)
     refuses("board.log was called with a dot; hint: board:log", function() b.log(1, {}) end)
     refuses("no parameter of the Linear has a gradient; hint", function()
@@ -624,14 +652,18 @@ describe("the page", function()
     local model = dm.nn.Linear(2, 2)
     model(dm.ones(1, 2)):sum():backward()
     b:gradients(model, 300)
+    local still = dm.nn.Linear(2, 2, {bias = false})
+    still(dm.zeros(1, 2)):sum():backward() -- all gradients are 0
+    other:gradients(still, 300)
     b:flush()
     other:flush()
     local text = document(b.url)
     for _, title in ipairs{"loss", "accuracy", "memory_MiB", "&lt;img src=x onerror=alert(1)&gt;",
-      "Exponents of gradients, &lt;b&gt;net&lt;b&gt;"} do
+      "Exponents of gradients, &lt;b&gt;net&lt;b&gt;", "Exponents of gradients, other"} do
       assert.is_truthy(text:find("<h2>" .. title .. "</h2>", 1, true), title)
     end
     assert.matches("nan at step 100", text)
+    assert.matches("100 %% zero", text)
     assert.is_nil(text:find("<img", 1, true))
     assert.is_nil(text:find "CONSOLE", (text:match "[^\n]*CONSOLE[^\n]*"))
   end)

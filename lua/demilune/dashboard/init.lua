@@ -111,6 +111,7 @@ local function dashboard(...)
   end
   self.name, self.path = self.file.name, self.file.path
   self.tags, self.numbers, self.charts, self.due, self.samples = {}, {}, {}, 0, 0
+  self.attached = {}
   self.file:add(to_json{run = self.name, began = os.time(), process = process.id() or "",
     formats = formats()})
   if self.url then print("dashboard: " .. self.url) end
@@ -374,6 +375,12 @@ local function count_gradients(model, factor)
   return list
 end
 
+local function add_gradients(self, step, list)
+  local texts = {}
+  for i, row in ipairs(list) do texts[i] = to_json(row) end
+  add(self, step, ('"gradients":[%s]'):format(table.concat(texts, ",")))
+end
+
 local bind_gradients = options.signature("gradients", [[model: module, step: integer,
   scaler?: scaler]])
 
@@ -392,9 +399,35 @@ function Dashboard:gradients(...)
     caller.raise("gradients: no parameter of the %s has a gradient; hint: call it after "
       .. "backward(), before zero_grad()", o.model.class)
   end
-  local texts = {}
-  for i, row in ipairs(list) do texts[i] = to_json(row) end
-  add(self, o.step, ('"gradients":[%s]'):format(table.concat(texts, ",")))
+  add_gradients(self, o.step, list)
+end
+
+local bind_attach = options.signature("attach", [[model: module, optimizer: optimizer,
+  every: integer = 100]])
+
+--- Adds the exponents of a model's gradients at each `every`-th step of an optimizer, until the
+--- board is closed: for a Trainer, which leaves no gradients behind its steps. A GradScaler has
+--- divided them by its scale by then.
+---     board:attach(model, optimizer, {every = 100})
+---@param model table
+---@param optimizer table
+---@param every? integer steps from one look to the next, which reads all gradients (100)
+function Dashboard:attach(...)
+  local o = bind_attach(...)
+  if o.every < 1 then caller.raise("attach: every is %d, wanted 1 at least", o.every) end
+  if self.attached[o.optimizer] then
+    caller.raise("attach: this optimizer is attached already")
+  end
+  local class, steps = getmetatable(o.optimizer), o.optimizer.steps or 0
+  self.attached[o.optimizer] = true
+  function o.optimizer.step(optimizer, ...)
+    steps = steps + 1
+    if steps % o.every == 0 then
+      local list = count_gradients(o.model, 1)
+      if #list > 0 then add_gradients(self, steps, list) end
+    end
+    return class.step(optimizer, ...)
+  end
 end
 
 -- ---- the end ----
@@ -419,6 +452,7 @@ function Dashboard:close()
     self.file:add(('{"ended":%.3f}'):format(self.file:time()))
     fine, why = self.file:close()
     self.file = nil
+    for optimizer in pairs(self.attached) do optimizer.step = nil end -- its class's again
   end
   if self.pipe then
     self.pipe:close()
@@ -434,6 +468,6 @@ function Dashboard:__tostring()
 end
 
 caller.with_colon(Dashboard, "board", "log add_scalar add_scalars add_hparams scaler gradients "
-  .. "flush close")
+  .. "attach flush close")
 
 return {dashboard = dashboard}
