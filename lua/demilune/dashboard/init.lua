@@ -86,9 +86,10 @@ local bind_new = options.signature("dashboard", [[dir: string = 'runs', name?: s
 ---       optimizer = optimizer, writer = board}
 ---@param dir? string the folder of the runs, made where it is missing ("runs")
 ---@param name? string of this run; date, time and process by default
----@param opts? {port: integer?, host: string?, serve: boolean?, device: string?} port: 0 takes a
----  free one; host: "0.0.0.0" lets other machines in (this one alone); serve: false only writes the
----  run; device: whose memory is shown (the GPU where there is one)
+---@param port? integer 0 takes a free one (0)
+---@param host? string "0.0.0.0" lets other machines in; this one alone by default
+---@param serve? boolean false only writes the run (true)
+---@param device? string whose memory is shown; the GPU where there is one
 ---@return table? board with the fields `url`, `path` and `name`; nil where the folder takes no
 ---  file, the port is in use, or lua-socket is missing
 ---@return string? why
