@@ -402,6 +402,12 @@ return {
   ["datasets.MNIST"] = [[
     local set, why = dm.datasets.MNIST("data", {train = false})   -- a folder of the files
     if set then print(#set, set:get(1).shape) else print(why) end   -- {1, 28, 28}]],
+  dashboard = [[
+    local dir = os.tmpname() .. ".runs"
+    local board = dm.dashboard{dir = dir, name = "a", serve = false}
+    for step = 1, 3 do board:log(step, {loss = 1 / step}) end
+    board:close()
+    #dir > 0 and os.execute("rm -r " .. dir)  --> true]],
   decode_image = [[
     local path = os.tmpname()
     assert(dm.save_image(dm.ones(1, 4, 4), path))
