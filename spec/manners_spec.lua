@@ -157,7 +157,7 @@ describe("what is printed", function()
     assert.matches("skipped = 0", tostring(dm.amp.GradScaler{device = "cpu"}:stats()), 1, true)
     assert.matches("variant = \"", tostring(dm.cpu_info()), 1, true)
     assert.matches("\n  matmul = \"lower_precision_fp\"", tostring(dm.amp.op_table "cpu"), 1, true)
-    assert.matches("\n  abs  |x|\n", tostring(dm.ops()), 1, true)
+    assert.matches("\n  abs  absolute value, |x|\n", tostring(dm.ops()), 1, true)
     assert.matches("missing_keys = {}", tostring(m:load_state_dict(m:state_dict())), 1, true)
     for _, t in ipairs{dm.cpu_info(), dm.memory_stats(), dm.ops(), dm.amp.op_table "cpu",
       data.DataLoader(data.TensorDataset(dm.ones(1))):state_dict()} do
