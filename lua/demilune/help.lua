@@ -21,7 +21,10 @@ local function wrapped(signature)
   return table.concat(lines, "\n")
 end
 
-local function written(entry)
+--- The text of an entry of demilune.docs.
+---@param entry table
+---@return string
+function help.written(entry)
   local lines = {entry.signature and wrapped(entry.signature)}
   local margin = entry.signature and "  " or ""
   for _, line in ipairs(entry.text) do
@@ -92,10 +95,10 @@ function help.help(what)
     text = of_tensor()
   elseif type(what) ~= "string" then
     local entry = docs.of(what)
-    text = entry and written(entry) or "no words for a " .. type(what)
+    text = entry and help.written(entry) or "no words for a " .. type(what)
   else
     local entry = docs.find(what)
-    text = entry and written(entry) or searched(what) or nothing(what)
+    text = entry and help.written(entry) or searched(what) or nothing(what)
   end
   print(text)
 end

@@ -74,9 +74,12 @@ local function read(value, name)
   return fine and found or nil
 end
 
--- The value of "a.b.c", "x:sum" or "layers[2].weight", from the globals and the session's locals;
--- nil where a part is missing.
-local function evaluate(path, locals)
+--- The value of "a.b.c", "x:sum" or "layers[2].weight", from the globals and the session's locals;
+--- nil where a part is missing.
+---@param path string
+---@param locals table {[name] = value}
+---@return any
+function complete.evaluate(path, locals)
   local value, first = nil, true
   for part, digits in path:gmatch "([%a_][%w_]*)%[?(%d*)%]?" do
     if first then
@@ -93,9 +96,11 @@ local function evaluate(path, locals)
   return value
 end
 
--- The path of the call whose table of options is open at the end of the text: "nn.Conv2d" of
--- "x = nn.Conv2d(3, 8, 3, {str"; nil where none is.
-local function open_call(text)
+--- The path of the call whose arguments, or their table of options, are open at the end of the
+--- text: "nn.Conv2d" of "x = nn.Conv2d(3, 8, 3, {str"; nil where none is.
+---@param text string
+---@return string?
+function complete.open_call(text)
   local depth = 0
   for at = #text, 1, -1 do
     local c = text:sub(at, at)
@@ -112,7 +117,7 @@ end
 
 -- The option names of what a path names: an op's, a class's, a function's.
 local function option_names(path, locals)
-  local value = evaluate(path, locals) -- loads the file, and with it the signature
+  local value = complete.evaluate(path, locals) -- loads the file, and with it the signature
   local name = path:match "([%w_]+)$"
   local set = {}
   local class = type(value) == "table" and rawget(value, "class") or name
@@ -153,7 +158,7 @@ function complete.candidates(text, locals)
   locals = locals or {}
   local path, sign, word = text:match "([%a_][%w_.:%[%]]*)([.:])([%w_]*)$"
   if path then
-    local value = evaluate(path, locals)
+    local value = complete.evaluate(path, locals)
     if value == nil then return {}, word end
     local set = complete.members(value, sign == ":")
     for name in pairs(sign == ":" and not core.is_tensor(value) and set or {}) do
@@ -166,7 +171,7 @@ function complete.candidates(text, locals)
   word = text:match "[%a_][%w_]*$" or ""
   if text:find("[^.][.:]%s*" .. word .. "$") then return {}, word end -- of a call's result
   if text:find("[{,]%s*" .. word .. "$") then
-    local call = text:find "{[^}]*$" and open_call(text)
+    local call = text:find "{[^}]*$" and complete.open_call(text)
     local names = call and sorted(option_names(call, locals), word, " = ") or {}
     if #names > 0 then return names, word end
   end

@@ -18,6 +18,7 @@ local PROMPT, CONTINUED = "> ", ">> "
 -- ---- values ----
 
 -- A value as the prompt shows it; a table of plain values on one line, others by their content.
+-- depth: of the tables around it.
 local function shown(value, depth)
   if type(value) == "string" then return ("%q"):format(value):gsub("\\\n", "\\n") end
   local meta = debug.getmetatable(value)
@@ -51,6 +52,11 @@ local function shown(value, depth)
   for i, part in ipairs(parts) do parts[i] = pad .. part:gsub("\n", "\n" .. pad) end
   return "{\n" .. table.concat(parts, ",\n") .. "\n" .. ("  "):rep(depth) .. "}"
 end
+
+--- A value as text, as the prompt shows it.
+---@param value any
+---@return string
+function repl.shown(value) return shown(value, 0) end
 
 -- ---- running ----
 
@@ -289,8 +295,8 @@ function Repl:interrupted(dropped)
   end
 end
 
--- Names that a session has without require: they load when they are used.
-local function preset()
+--- Sets the globals that a session has without require: they load when they are used.
+function repl.preset()
   local dm = require "demilune"
   rawset(_G, "dm", dm)
   if getmetatable(_G) then return end -- the host has its own idea of globals
@@ -306,11 +312,18 @@ local function banner()
     core._VERSION:match "%S+$", _VERSION, core.cpu_info().variant, core.get_num_threads())
 end
 
+--- An object that runs commands and functions for a session: command(line), call(f, ...), and
+--- complain({text =, trace =}), which they call for an error, and which a caller may replace by a
+--- function of its own.
+---@param session table
+---@return table
+function repl.new(session) return setmetatable({session = session, inputs = {}}, Repl) end
+
 --- Runs the prompt until its input ends.
 ---@param quiet? boolean without the line about versions
 function repl.run(quiet)
-  preset()
-  local self = setmetatable({session = Session.new(), inputs = {}}, Repl)
+  repl.preset()
+  local self = repl.new(Session.new())
   self.reader = lines.open(function(text)
     return complete.candidates(text, self.session:values())
   end)

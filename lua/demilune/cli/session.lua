@@ -100,6 +100,42 @@ function Session:compile(source, name)
   return self:build(source, name)
 end
 
+-- Signs with which a line may go on with what stands above it, by Lua's grammar.
+local GOES_ON = "^%s*[({\"'%[%-~]"
+
+-- The statements of a source, and the expression that its last lines are; nil where they are none.
+local function parted(source)
+  local whole, starts = load(source, "=") ~= nil, {1}
+  for at in source:gmatch "\n()" do starts[#starts + 1] = at end
+  for i = #starts, 1, -1 do
+    local head, tail = source:sub(1, starts[i] - 1), source:sub(starts[i])
+    local is_part = not (whole and tail:find(GOES_ON)) and load("return nil, " .. tail, "=")
+    if is_part and load(head, "=") then return head, tail end
+  end
+end
+
+--- session:compile_cell(source, name): as compile, for a source of several statements, which gives
+--- the values of the expression that its last lines are.
+---@param source string
+---@param name string
+---@return function? run
+---@return string? why
+---@return boolean? incomplete
+function Session:compile_cell(source, name)
+  local head, tail = parted(source)
+  if not head then return self:compile(source, name) end
+  local names = declarations(head)
+  local closure = #names > 0 and ("function() return %s end"):format(table.concat(names, ", "))
+  -- with a value in front, a call in the expression is no tail call, and errors name its line
+  local made = self:build(("%sreturn %s, %s"):format(head, closure or "nil", tail), name)
+  if not made then return self:compile(source, name) end
+  local function given(kept, ...)
+    if kept then self:keep(names, kept) end
+    return ...
+  end
+  return function() return given(made()) end
+end
+
 --- The session's locals by name, for completion: {[name] = value}.
 function Session:values()
   local values = {}
