@@ -27,6 +27,12 @@ function terminal.is_terminal(file)
   return io.type(file) == "file" and core.isatty(file)
 end
 
+--- The file of progress bars that name none, and whether a line can be drawn anew in it. A front
+--- end, such as the Jupyter kernel, puts a function of its own here.
+---@return file*
+---@return boolean
+function terminal.of_bars() return io.stderr, terminal.is_terminal(io.stderr) end
+
 local function whole(text)
   local n = math.tointeger(tonumber(text))
   return n and n > 0 and n or nil

@@ -40,8 +40,12 @@ local function drawn(fig, term)
   return x and pixels.sequence(x, term.graphics) or fig:text()
 end
 
--- The figure of a value, and the line that stands for it where there is no terminal.
-local function figure_of(v)
+--- The figure of a value that dm.show takes, and the line that stands for it where there is no
+--- terminal. Raises for other values.
+---@param v any
+---@return table figure
+---@return string line
+function show.figure_of(v)
   if figure.is(v) then return v, v:summary() end
   if type(v) == "table" and figure.is(rawget(v, "figure")) then
     return v.figure, v.figure:summary()
@@ -59,6 +63,17 @@ local function figure_of(v)
     type(v))
 end
 
+--- Shows a figure on standard output. A front end that shows figures itself, such as the Jupyter
+--- kernel, puts a function of its own here.
+---@param fig table
+---@param line string what stands for it where there is no terminal
+---@return any written or nil
+---@return string|nil message
+function show.display(fig, line)
+  local term = terminal.of()
+  return io.stdout:write(term.terminal and drawn(fig, term) or line, "\n")
+end
+
 local bind = options.signature("show", "value: any")
 
 --- Shows an image, several or a figure on standard output; where that is no terminal, one line says
@@ -70,9 +85,7 @@ local bind = options.signature("show", "value: any")
 ---@return string|nil message where the output cannot be written
 function show.show(...)
   local _ <close> = core.no_grad()
-  local fig, line = figure_of(bind(...).value)
-  local term = terminal.of()
-  local written, why = io.stdout:write(term.terminal and drawn(fig, term) or line, "\n")
+  local written, why = show.display(show.figure_of(bind(...).value))
   if not written then return nil, why end
 end
 
