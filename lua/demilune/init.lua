@@ -33,6 +33,7 @@ local MODULES = {
   profiler = "demilune.profiler",
   vision = "demilune.vision",
   plot = "demilune.plot",
+  jupyter = "demilune.jupyter",
 }
 local FUNCTIONS = {
   progress = {"demilune.progress", "progress"},

@@ -10,14 +10,17 @@ demilune -l MODULE               requires a module first; -i: the prompt after a
 demilune doctor                  what this machine has, what is missing, and what mends it
 demilune bench [--quick]         times a product of matrices, a call and three trainings
 demilune new DIR                 a project: train.lua, config.lua, a test, a rockspec
+demilune jupyter install         makes Lua with demilune a kernel of your Jupyter; --help tells more
 demilune convert IN OUT          tensors of a file in another format, by the ends of the names:
                                  .pth .pt .safetensors .npz
 demilune dashboard DIR           a page of the trainings whose files dm.dashboard wrote in DIR
 demilune --version               versions of demilune and Lua
 demilune --help                  this text]]
 
-local TOOLS = {doctor = true, bench = true, new = true, convert = true,
-  dashboard = true}
+-- Tools, and the files that have their main(args). Jupyter starts the kernel, and nobody else.
+local TOOLS = {doctor = "demilune.cli.doctor", bench = "demilune.cli.bench",
+  new = "demilune.cli.new", convert = "demilune.cli.convert", jupyter = "demilune.cli.jupyter",
+  kernel = "demilune.jupyter.kernel", dashboard = "demilune.cli.dashboard"}
 
 local function fail(text, ...)
   io.stderr:write("demilune: ", text:format(...), "\n")
@@ -95,7 +98,7 @@ local ACTIONS = {
 
 -- A tool, or a script of that name where there is one.
 local function run_word(word, args)
-  if TOOLS[word] then return require("demilune.cli." .. word).main(args) end
+  if TOOLS[word] then return require(TOOLS[word]).main(args) end
   if word == "repl" then
     require("demilune.cli.repl").run()
     return 0
