@@ -92,10 +92,7 @@ function Bar:show(last)
   if not last and now - self.shown < (self.terminal and REDRAW_S or LINE_S) then return end
   self.shown = now
   if self.terminal then
-    local text = self:line(now) -- blanks cover a longer one, also where \27[K means nothing
-    local length = utf8.len(text) or #text
-    self.file:write("\r", text, (" "):rep(self.drawn - length), "\27[K", last and "\n" or "")
-    self.drawn = length
+    self.file:write("\r", self:line(now), "\27[K", last and "\n" or "")
   else
     self.file:write(self:line(now), "\n")
   end
@@ -127,7 +124,7 @@ local function new_bar(opts, total, source)
   if not file then file, on_terminal = terminal.of_bars() end
   local bar = setmetatable({
     desc = opts.desc, total = opts.total or total, file = file, terminal = on_terminal,
-    source = source, began = now, done = 0, samples = 0, drawn = 0, names = {}, values = {},
+    source = source, began = now, done = 0, samples = 0, names = {}, values = {},
     shown = on_terminal and now - REDRAW_S or now, -- on a terminal it is there at once
   }, Bar)
   bars[#bars + 1] = bar

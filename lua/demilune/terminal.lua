@@ -27,9 +27,9 @@ function terminal.is_terminal(file)
   return io.type(file) == "file" and core.isatty(file)
 end
 
---- The file of progress bars that name none, and whether a line can be drawn anew in it. A front
+--- The file of a progress bar that names none, and whether a line can be drawn anew in it. A front
 --- end, such as the Jupyter kernel, puts a function of its own here.
----@return file*
+---@return any file an object with write and flush
 ---@return boolean
 function terminal.of_bars() return io.stderr, terminal.is_terminal(io.stderr) end
 

@@ -93,7 +93,12 @@ end
 -- Calls f with what follows; its results in a table, or nil where it raised, which is printed.
 function Repl:call(f, ...)
   core._interruptible(true)
-  local results = table.pack(xpcall(f, explained, ...))
+  local function failed(why)
+    core._interruptible(false)
+    self.session:rescue()
+    return explained(why)
+  end
+  local results = table.pack(xpcall(f, failed, ...))
   core._interruptible(false)
   if results[1] then return table.pack(table.unpack(results, 2, results.n)) end
   self:complain(results[2])

@@ -67,6 +67,70 @@ function Session:keep(names, closure)
   end
 end
 
+-- Where a variable of this name and value lies in one of the functions, so that it stays the
+-- same; in a function of its own where none has it.
+local function found_in(functions, name, value)
+  for _, fn in ipairs(functions) do
+    for i = 1, 255 do
+      local upvalue, held = debug.getupvalue(fn, i)
+      if not upvalue then break end
+      if upvalue == name and rawequal(held, value) then return fn, i end
+    end
+  end
+  return holder(value), 1
+end
+
+local DEEPEST = 1000 -- calls below which the running piece is looked for
+
+-- The level on the stack of the piece that runs, for who calls this; nil where none does.
+local function level_of(piece)
+  for level = 3, DEEPEST do
+    local info = debug.getinfo(level, "f")
+    if not info then return nil end
+    if info.func == piece then return level - 1 end
+  end
+end
+
+--- Keeps the locals that the piece which runs has so far. The message handler of its error calls
+--- this, so that neither an error nor an interrupt loses what was computed.
+function Session:rescue()
+  local piece = self.piece
+  local level = piece and level_of(piece.run)
+  if not level then return end
+  local values, functions, at = {}, {}, 1
+  for i = 1, 255 do
+    local name, value = debug.getlocal(level, i)
+    if not name then break end
+    for k = at, #piece.declared do -- the outermost block's locals come first, in this order
+      if piece.declared[k] == name then
+        values[name], at = {value}, k + 1
+        if type(value) == "function" then functions[#functions + 1] = value end
+        break
+      end
+    end
+  end
+  for _, name in ipairs(piece.declared) do
+    if values[name] and name ~= "_" then
+      if not self.locals[name] then self.order[#self.order + 1] = name end
+      local fn, index = found_in(functions, name, values[name][1])
+      self.locals[name] = {fn = fn, index = index}
+    end
+  end
+end
+
+-- A function that runs a piece which gives a closure of its locals, or nil, and results; those
+-- locals are kept.
+function Session:keeping(run, source, names)
+  local function given(closure, ...)
+    if closure then self:keep(names, closure) end
+    return ...
+  end
+  return function()
+    self.piece = {run = run, declared = words.locals(source)}
+    return given(run())
+  end
+end
+
 -- The names that a source declares, each once.
 local function declarations(source)
   local seen, list = {}, {}
@@ -93,9 +157,7 @@ function Session:compile(source, name)
   if #names > 0 then
     local list = table.concat(names, ", ")
     local made = self:build(source, name, "return function() return " .. list .. " end")
-    if made then
-      return function() self:keep(names, made()) end
-    end
+    if made then return self:keeping(made, source, names) end
   end
   return self:build(source, name)
 end
@@ -129,11 +191,7 @@ function Session:compile_cell(source, name)
   -- with a value in front, a call in the expression is no tail call, and errors name its line
   local made = self:build(("%sreturn %s, %s"):format(head, closure or "nil", tail), name)
   if not made then return self:compile(source, name) end
-  local function given(kept, ...)
-    if kept then self:keep(names, kept) end
-    return ...
-  end
-  return function() return given(made()) end
+  return self:keeping(made, head, names)
 end
 
 --- The session's locals by name, for completion: {[name] = value}.

@@ -45,16 +45,17 @@ local function positions(n, most)
   return list
 end
 
--- A table of a matrix (rows, columns) of the CPU.
-local function matrix(x)
+-- A table of a matrix (rows, columns) of the CPU; its rows have no positions where it is a vector.
+local function matrix(x, is_vector)
   local rows, columns = positions(x:size(1), ROWS), positions(x:size(2), COLUMNS)
-  local lines = {"<table><tr><td></td>"}
+  local lines = {"<table><tr>", not is_vector and "<td></td>" or nil}
   for _, c in ipairs(columns) do
     lines[#lines + 1] = ("<th>%s</th>"):format(c == 0 and "&#8230;" or c)
   end
   lines[#lines + 1] = "</tr>"
   for _, r in ipairs(rows) do
-    lines[#lines + 1] = ("<tr><th>%s</th>"):format(r == 0 and "&#8230;" or r)
+    lines[#lines + 1] = is_vector and "<tr>"
+      or ("<tr><th>%s</th>"):format(r == 0 and "&#8230;" or r)
     local row = r > 0 and x[r]
     for _, c in ipairs(columns) do
       lines[#lines + 1] = cell(r > 0 and c > 0 and row[c]:item() or nil)
@@ -102,7 +103,7 @@ local function values_of(x)
   end
   local label = #index > 0 and ("<div>x[{%s}] of %s such matrices:</div>"):format(
     table.concat(index, ", "), with_commas(x:numel() // math.max(x_cpu:numel(), 1))) or ""
-  return label .. matrix(x_cpu:to "cpu")
+  return label .. matrix(x_cpu:to "cpu", x.ndim == 1)
 end
 
 -- A tensor: facts, then its values.
@@ -125,8 +126,10 @@ end
 -- The line of a module: its name within its parent, what it is, and its parameters.
 local function line_of(module, name)
   local n = count_of(module)
-  return ("%s<code>%s</code>%s"):format(name ~= "" and escaped(name) .. ": " or "",
-    escaped(module:describe()), n > 0 and " &middot; " .. with_commas(n) or "")
+  local count = n > 0 and " &middot; " .. with_commas(n) or ""
+  local text = ("<code>%s</code>%s"):format(escaped(module:describe()), count)
+  if name ~= "" then return escaped(name) .. ": " .. text end
+  return n > 0 and text .. " parameters" or text
 end
 
 -- Appends a module and those below it; `open` has the modules around it.
@@ -152,28 +155,30 @@ end
 local function of_module(module)
   local out = {}
   add_module(out, module, "", {})
-  return ("<div>%s<div>%s parameters</div></div>"):format(table.concat(out),
-    with_commas(count_of(module)))
+  return ("<div>%s</div>"):format(table.concat(out))
 end
 
 -- ---- lists of records ----
 
 local function is_plain(v) return type(v) ~= "table" and type(v) ~= "userdata" end
 
--- The names of the fields of a list of records, such as the history of a Trainer, in order; nil
--- where a value is no such list.
+-- The names of the fields of a list of records, such as the history of a Trainer: the epoch, then
+-- texts, then numbers; nil where a value is no such list.
 local function fields_of(list)
-  local set, names = {}, {}
+  local rank, names = {}, {}
   if #list == 0 or next(list, #list) ~= nil then return nil end
   for _, record in ipairs(list) do
     if type(record) ~= "table" or #record > 0 or next(record) == nil then return nil end
     for name, v in next, record do
       if type(name) ~= "string" or not is_plain(v) then return nil end
-      if not set[name] then names[#names + 1], set[name] = name, true end
+      if not rank[name] then
+        names[#names + 1] = name
+        rank[name] = name == "epoch" and 1 or type(v) == "string" and 2 or 3
+      end
     end
   end
   table.sort(names, function(a, b)
-    if (a == "epoch") ~= (b == "epoch") then return a == "epoch" end
+    if rank[a] ~= rank[b] then return rank[a] < rank[b] end
     return a < b
   end)
   return names

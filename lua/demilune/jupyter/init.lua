@@ -4,7 +4,7 @@
 --   chart:update(dm.plot.lines(losses))              -- the same output, drawn anew
 --   dm.jupyter.display{["text/html"] = "<b>done</b>"}
 --
---   display clear is_running
+--   display clear is_running is_output
 --
 -- Outside of a notebook values are printed, so that a script runs in both.
 
@@ -43,6 +43,12 @@ local bind_update = options.signature("output:update", "value: any")
 function Output:update(...) show(bind_update(...).value, self.id, true) end
 
 function Output:__tostring() return "output " .. self.id end
+
+--- Whether a value is what display gives.
+---   dm.jupyter.is_output(chart)
+---@param value any
+---@return boolean
+function jupyter.is_output(value) return getmetatable(value) == Output end
 
 local bind_display = options.signature("display", "value: any")
 local count = 0

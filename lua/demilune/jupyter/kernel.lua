@@ -27,6 +27,9 @@ local terminal = require "demilune.terminal"
 
 local kernel = {}
 
+-- The folder of this library, as a pattern.
+local LIBRARY = debug.getinfo(1, "S").source:match "^@(.*)jupyter/kernel%.lua$":gsub("%p", "%%%0")
+
 local RED, PLAIN = "\27[31m", "\27[0m"
 local INTERRUPTED_CALL = 4 -- errno EINTR: a signal came while a request was awaited
 
@@ -46,7 +49,8 @@ local function trace_of(failure)
   local lines = {}
   for line in failure.trace:gmatch "[^\n]+" do
     if not line:find "demilune/jupyter/" and not line:find "demilune/cli/" then
-      lines[#lines + 1] = line:gsub("in upvalue 'made'$", "in the cell")
+      lines[#lines + 1] = line:gsub("in upvalue 'run'$", "in the cell")
+        :gsub(LIBRARY, "demilune/")
     end
   end
   while lines[#lines] and lines[#lines]:find "^\t%(%.%.%.tail calls" do lines[#lines] = nil end
@@ -79,12 +83,18 @@ end
 
 local REQUESTS = {}
 
+-- Whether a value says nothing: an output that is shown already, and the file that io.write and
+-- its like give.
+local function is_quiet(value)
+  return value == nil or value == io.stdout or value == io.stderr or jupyter.is_output(value)
+end
+
 -- The reply of a cell that gave these values: the formats of one, the texts of several.
 local function given(results)
   if results.n == 0 then return {status = "ok"} end
   rawset(_G, "_", results[1])
   if results.n == 1 then
-    if results[1] == nil then return {status = "ok"} end
+    if is_quiet(results[1]) then return {status = "ok"} end
     local data, metadata = bundle.of(results[1])
     return {status = "ok", data = data, metadata = metadata}
   end
@@ -180,6 +190,20 @@ local function refuse_input()
   end}))
 end
 
+-- A file for one progress bar, which is an output that is drawn anew: a notebook that is saved
+-- has its last state alone.
+local Line = {}
+Line.__index = Line
+
+function Line:write(...)
+  local text = table.concat{...}:gsub("^\r", ""):gsub("\27%[K\n?$", "")
+  local data = {["text/plain"] = text}
+  if self.output then self.output:update(data) else self.output = jupyter.display(data) end
+  return self
+end
+
+function Line.flush() end
+
 -- Lets figures and progress bars of this process go to the notebook.
 local function connect(self)
   local function send(message) self:send(message) end
@@ -188,7 +212,7 @@ local function connect(self)
     send{type = "display", data = bundle.of_figure(fig), metadata = {}}
     return true
   end
-  function terminal.of_bars() return io.stdout, true end
+  function terminal.of_bars() return setmetatable({}, Line), true end
 end
 
 -- The next request as text; nil at the end.

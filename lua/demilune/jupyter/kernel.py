@@ -130,7 +130,8 @@ class Lua:
                 self.buffer += data
                 parts += self.parts_of_buffer()
             elif data:
-                parts.append(("stderr", self.decoders["stderr"].decode(data)))
+                # It was written before what standard output may have behind it, a reply.
+                parts.insert(0, ("stderr", self.decoders["stderr"].decode(data)))
             elif self.streams[file] == "stdout":
                 ended = True
             else:
@@ -237,8 +238,8 @@ class DemiluneKernel(Kernel):
 
     def reply_to(self, number):
         """Waits for the reply to a request; meanwhile its outputs are sent."""
-        lua = self.lua
-        while True:
+        lua, reply = self.lua, None
+        while reply is None:
             pause = TEXT_S if self.text else ALIVE_S
             for kind, content in lua.read(pause):
                 if kind != "message":
@@ -246,8 +247,9 @@ class DemiluneKernel(Kernel):
                 elif content["type"] != "reply":
                     self.take(content)
                 elif content.get("id") in (number, None):
-                    return content
+                    reply = content
             self.send_text_now_and_then()
+        return reply
 
     def rest_of_text(self):
         """Takes what standard error still holds behind a reply."""
