@@ -386,6 +386,18 @@ describe("demilune jupyter", function()
     assert.equal(1, code)
     assert.matches("no kernel in", text)
   end)
+
+  it("installs for the user by default", function()
+    local home = ("env -u JUPYTER_DATA_DIR -u XDG_DATA_HOME HOME=%s "):format(folder.path())
+    local options = " --python " .. quoted(PYTHON)
+    local text, code = folder.run(home .. COMMAND .. " jupyter install" .. options)
+    assert.equal(0, code, text)
+    local path = folder.path ".local/share/jupyter/kernels/demilune/kernel.json"
+    assert(io.open(path)):close()
+    text, code = folder.run(home .. COMMAND .. " jupyter uninstall --user" .. options)
+    assert.equal(0, code, text)
+    assert.is_nil(io.open(path))
+  end)
 end)
 
 describe("in Jupyter", function()
@@ -483,6 +495,16 @@ describe("in Jupyter", function()
     assert.matches("ended by the signal SIGSEGV", results[3][1].content.evalue)
     assert.equal("restarted", results[5])
     assert.equal("nil\t2", results[6][1].content.data["text/plain"])
+  end)
+
+  it("a loop that catches its errors does not outlive a restart", function()
+    local path = folder.path "pid"
+    local results = take{{code = ("os.execute 'echo $PPID >%s'\nwhile true do pcall(function() "
+      .. "while true do end end) end"):format(path), leave = 2}, {restart = true}, {code = "5"}}
+    assert.equal("5", results[3][1].content.data["text/plain"])
+    local pid = math.tointeger(tonumber((folder.read "pid")))
+    assert.is_truthy(pid)
+    assert.is_not_true(os.execute(("kill -0 %d 2>/dev/null"):format(pid)))
   end)
 
   it("the study of the quantised sine runs whole #slow", function()

@@ -3,11 +3,13 @@
 python3 spec/notebook.py run IN.ipynb OUT.ipynb     every cell, errors kept
 python3 spec/notebook.py cells IN.json OUT.json     steps, each with its messages
 
-A step is {"code": text}, with "interrupt": seconds after its start where it is interrupted; or
-{"restart": true}, {"complete": text}, {"inspect": text}. JUPYTER_PATH says where the kernel is.
+A step is {"code": text}, with "interrupt": seconds after its start where it is interrupted, or
+"leave": seconds after which the next step begins; or {"restart": true}, {"complete": text},
+{"inspect": text}. JUPYTER_PATH says where the kernel is.
 """
 
 import json
+import queue
 import sys
 import time
 
@@ -36,15 +38,13 @@ def execute(manager, client, step):
     began, messages = time.time(), []
     number = client.execute(step["code"])
     waits = step.get("interrupt")
-    while True:
+    while time.time() - began < step.get("leave", SECONDS):
         if waits is not None and time.time() - began > waits:
             manager.interrupt_kernel()
             waits = None
         try:
             message = client.get_iopub_msg(timeout=0.1)
-        except Exception:  # the queue is empty
-            if time.time() - began > SECONDS:
-                raise
+        except queue.Empty:
             continue
         if message["parent_header"].get("msg_id") != number:
             continue
@@ -54,6 +54,7 @@ def execute(manager, client, step):
             return messages
         if found["type"] not in ("status", "execute_input"):
             messages.append(found)
+    return messages
 
 
 def take(manager, client, step):

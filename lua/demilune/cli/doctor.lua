@@ -87,6 +87,11 @@ check("dashboard", function()
   return nil, (why:gsub("; hint.*", "")), "apt install lua-socket"
 end)
 
+check("notebooks", function()
+  if has_program "jupyter" then return true, "Jupyter; demilune jupyter install adds the kernel" end
+  return nil, "Jupyter is not there", "apt install jupyter-notebook python3-ipykernel"
+end)
+
 check("CUDA", function()
   local dm = require "demilune"
   local there, why = dm.cuda.is_available()

@@ -184,7 +184,7 @@ function jupyter.main(args)
   local o, why = read(args)
   if not o then return fail("%s", why) end
   local python, lacking = find_python(o.python)
-  if not python then return fail("%s", lacking) end
+  if not python and not (word == "uninstall" and o.prefix) then return fail("%s", lacking) end
   return action(python, o)
 end
 
