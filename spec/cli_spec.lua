@@ -215,6 +215,11 @@ z + 1
     assert.is_truthy(loadfile(script))
   end)
 
+  it("keeps the locals of an input that fails", function()
+    local text = demilune("", "local kept = 41 error 'here'\nkept + 1\n")
+    assert.matches("error: here\n> 42\n", text)
+  end)
+
   it("goes on after errors of every kind, and ends with the input", function()
     local text, status = demilune("", "error{1}\nerror()\nerror(nil)\nf = \ncoroutine.wrap(error)"
       .. "(setmetatable({}, {__tostring = function() return 'own' end}))\n1+1\nif x then")

@@ -256,6 +256,16 @@ describe("the kernel's lines", function()
     assert.equal("done\n", messages[#messages].before)
   end)
 
+  it("leave os.execute as it is but for interrupts", function()
+    local replies = run("os.execute 'exit 3'", "os.execute()", "os.execute 'kill -INT $$'",
+      "os.execute 'true'", "os.execute(nil)")
+    assert.equal('nil\t"exit"\t3', plain(replies[1]))
+    assert.equal("true", plain(replies[2]))
+    assert.equal("In[3]:1: interrupted", replies[3].evalue)
+    assert.equal('true\t"exit"\t0', plain(replies[4]))
+    assert.equal("true", plain(replies[5]))
+  end)
+
   it("hold text of any bytes", function()
     local replies = run("'\\xff\\0a'", "error 'a\\xffb'")
     assert.equal('"\u{FFFD}\\0a"', plain(replies[1]))
@@ -476,11 +486,12 @@ describe("in Jupyter", function()
 
   it("a loop and a program are interrupted, and variables stay", function()
     local results = take{{code = "x = 5\nwhile true do end", interrupt = 1},
-      {code = "os.execute 'sleep 60'", interrupt = 1}, {code = "x"}}
+      {code = "while true do os.execute 'sleep 60' end", interrupt = 1}, {code = "x"}}
     local messages = results[1]
     assert.matches("interrupted", messages[#messages].content.evalue)
     assert.is_true(messages[#messages].seconds < 30)
     assert.is_true(results[2][1].seconds < 30)
+    assert.matches("^In%[2%]:1: interrupted", results[2][1].content.evalue)
     assert.equal("5", results[3][1].content.data["text/plain"])
   end)
 

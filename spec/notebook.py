@@ -17,7 +17,7 @@ import nbformat
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
-SECONDS = 120
+SECONDS = 90
 KERNEL = "demilune"
 
 
@@ -57,11 +57,24 @@ def execute(manager, client, step):
     return messages
 
 
+def wait_for_outputs(client):
+    """Waits until the kernel's outputs arrive: behind a start the first ones may be lost."""
+    began = time.time()
+    while time.time() - began < SECONDS:
+        client.kernel_info()
+        try:
+            client.get_iopub_msg(timeout=1)
+            return
+        except queue.Empty:
+            continue
+
+
 def take(manager, client, step):
     """The result of a step."""
     if step.get("restart"):
         manager.restart_kernel(now=False)
         client.wait_for_ready(timeout=SECONDS)
+        wait_for_outputs(client)
         return "restarted"
     if "complete" in step:
         return client.complete(step["complete"], reply=True, timeout=SECONDS)["content"]
@@ -76,6 +89,7 @@ def cells(path, to):
         steps = json.load(file)
     manager, client = start_new_kernel(kernel_name=KERNEL, startup_timeout=SECONDS)
     try:
+        wait_for_outputs(client)
         results = [take(manager, client, step) for step in steps]
     finally:
         client.stop_channels()

@@ -190,6 +190,22 @@ local function refuse_input()
   end}))
 end
 
+local SIGINT, BY_SIGINT = 2, 130 -- the signal, and the status of a shell whose program it ended
+
+-- Makes os.execute raise where the interrupt of a cell has ended the program: C's system() hides
+-- the signal from this process, and a loop of programs would go on.
+local function interrupt_programs()
+  local execute = os.execute
+  rawset(os, "execute", function(command)
+    if command == nil then return execute() end
+    local fine, kind, code = execute(command)
+    if kind == "signal" and code == SIGINT or kind == "exit" and code == BY_SIGINT then
+      caller.raise("interrupted")
+    end
+    return fine, kind, code
+  end)
+end
+
 -- A file for one progress bar, which is an output that is drawn anew: a notebook that is saved
 -- has its last state alone.
 local Line = {}
@@ -248,6 +264,7 @@ function kernel.main(args)
   io.stdout:setvbuf "line"
   local self = new(args[2] or "\30")
   refuse_input()
+  interrupt_programs()
   connect(self)
   repl.preset()
   core._catch_interrupts()
