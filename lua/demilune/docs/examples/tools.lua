@@ -612,6 +612,16 @@ return {
     local rows, columns = dm.meshgrid(dm.tensor{1, 2}, dm.tensor{5, 6, 7})
     rows  --> {{1, 1, 1}, {2, 2, 2}}
     columns  --> {{5, 6, 7}, {5, 6, 7}}]],
+  ["jupyter.clear"] = [[
+    -- in a loop of a cell: the next drawing takes the place of this one
+    dm.jupyter.clear{wait = true}]],
+  ["jupyter.display"] = [[
+    local chart = dm.jupyter.display(dm.plot.lines({3, 2, 1}))
+    chart:update(dm.plot.lines({3, 2, 1, 0.5}))]],
+  ["jupyter.is_output"] = [[
+    dm.jupyter.is_output(dm.ones(2))  --> false]],
+  ["jupyter.is_running"] = [[
+    dm.jupyter.is_running()  --> false]],
   ["metrics.AUROC"] = [[
     local auroc = dm.metrics.AUROC()
     auroc:update(dm.tensor{0.9, 0.4, 0.6, 0.1}, dm.tensor{1, 1, 0, 0})
