@@ -13,6 +13,7 @@ local MODULES = {"nn", "nn.functional", "nn.utils", "nn.init", "optim", "optim.l
   "optim.swa_utils", "amp", "autograd", "data", "datasets", "transforms", "models", "metrics",
   "text", "cuda", "linalg", "fft", "special", "signal", "distributions",
   "func", "profiler", "vision", "plot", "jupyter"}
+docs.modules = MODULES
 
 -- ---- ops ----
 
@@ -124,7 +125,8 @@ local function all_of_engine()
   engine = {}
   for name, found in pairs(source.named(HERE .. "engine.lua")) do
     engine[name:gsub("^dm%.", "")] = {name = name, kind = "function", text = found.text,
-      signature = c_signature(name, found.params), example = found.example}
+      signature = c_signature(name, found.params), example = found.example,
+      lines = found.lines}
   end
   return engine
 end

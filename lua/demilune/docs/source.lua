@@ -34,14 +34,15 @@ local function in_words(raw)
   if tag == "overload" then return "  or             " .. rest end
 end
 
--- The comment that ends at line `last`, from its first line on; nil where that is none.
-local function block(lines, last)
+-- The comment that ends at line `last`, from its first line on; nil where that is none. raw: with
+-- LuaLS's tags and the dashes as they stand.
+local function block(lines, last, raw)
   local first = last
   while first >= 1 and comment(lines[first]) and not lines[first]:find "^%s*%-%- %-%-%-%-" do
     first = first - 1
   end
   local text = {}
-  for i = first + 1, last do text[#text + 1] = in_words(lines[i]) end
+  for i = first + 1, last do text[#text + 1] = raw and lines[i] or in_words(lines[i]) end
   return #text > 0 and text or nil
 end
 
@@ -55,11 +56,12 @@ end
 --- comment and the line belongs to both: `local bind = options.signature(...)`.
 ---@param path string
 ---@param line integer
+---@param raw? boolean the lines as they stand, with LuaLS's tags
 ---@return string[]?
-function source.above(path, line)
+function source.above(path, line, raw)
   local lines = lines_of(path)
   if not lines then return nil end
-  local found = block(lines, line - 1)
+  local found = block(lines, line - 1, raw)
   if found then return found end
   local at = line
   for _ = 1, 3 do
@@ -68,12 +70,12 @@ function source.above(path, line)
     local head = first
     while comment(lines[head]) do head = head + 1 end
     if head > first and head < line and (lines[head] or ""):find "^%s*local bind" then
-      return block(lines, head - 1)
+      return block(lines, head - 1, raw)
     end
     if first > 1 and lines[first]:find "^%s*local bind" or at == line and first == line then
       at = first - 1
       while at > 1 and not lines[at]:find "%S" do at = at - 1 end
-      if comment(lines[at]) then return block(lines, at) end
+      if comment(lines[at]) then return block(lines, at, raw) end
       if not start_of(lines, at) then return nil end
       local above = start_of(lines, at)
       if not (lines[above]:find "^%s*local bind" or comment(lines[above])) then return nil end
@@ -127,7 +129,7 @@ local function names_in(line) return line:match "^%-%-%-@name%s+(.*)$" end
 
 -- A block of comments as an entry: its text, its parameters' names, and its example.
 local function entry_of(lines)
-  local entry, example = {text = {}, params = {}}, nil
+  local entry, example = {text = {}, params = {}, lines = lines}, nil
   for _, line in ipairs(lines) do
     local fence = line:match "^%-%-%-```(%a*)"
     if fence then
@@ -144,7 +146,8 @@ local function entry_of(lines)
 end
 
 --- The entries of a file of comments alone, in which each block ends with the names that it tells
---- of: {[name] = {text = a list of lines, params = names, example = a list of lines of Lua}}.
+--- of: {[name] = {text = a list of lines, params = names, example = a list of lines of Lua,
+--- lines = the block as it stands}}.
 ---@param path string
 ---@return table
 function source.named(path)
