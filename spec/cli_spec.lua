@@ -330,6 +330,7 @@ describe("the command", function()
       ["convert README.md /tmp/x.npz"] = "is no safetensors file",
       ["convert a.pt b.txt"] = "neither %.safetensors nor %.npz",
       ["bench fast"] = "%-%-quick alone",
+      types = "wants one folder", ["types /dev/null/x"] = "cannot make '/dev/null/x'",
       new = "wants one folder", ["new spec"] = "is there already", ["doctor x"] = "no arguments"} do
       local text, status = demilune(args)
       assert.equal(1, status, args .. ": " .. text)

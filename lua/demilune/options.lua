@@ -324,14 +324,14 @@ local signatures = {} -- name -> a list of those of that name, in the files that
 
 --- The parameters of a function or class, for completion and help: a list of {name =, kinds =,
 --- required =, default =}; nil where no file that is loaded has a signature of that name.
---- A class and the call of its objects may share the name: the class's is the longest of those
---- that do not begin with a tensor.
+--- A class and the call of its objects may share the name: the class's does not begin with a
+--- tensor; of several such, the one with the most positions counts.
 ---@param name string as messages call it, such as "Linear"
 ---@return table[]?
 function options.parameters(name)
   local best
   local function rank(list)
-    return (list[1] and list[1].kinds:find "^tensor" and 0 or 1000) + #list
+    return (list[1] and list[1].kinds:find "^tensor" and 0 or 10000) + 100 * list.n + #list
   end
   for _, list in ipairs(signatures[name] or {}) do
     if not list.by_name then parse(list) end

@@ -11,6 +11,7 @@ demilune doctor                  what this machine has, what is missing, and wha
 demilune bench [--quick]         times a product of matrices, a call and three trainings
 demilune new DIR                 a project: train.lua, config.lua, a test, a rockspec
 demilune jupyter install         makes Lua with demilune a kernel of your Jupyter; --help tells more
+demilune types DIR               definition files by which editors complete names and options
 demilune convert IN OUT          tensors of a file in another format, by the ends of the names:
                                  .pth .pt .safetensors .npz
 demilune dashboard DIR           a page of the trainings whose files dm.dashboard wrote in DIR
@@ -20,7 +21,8 @@ demilune --help                  this text]]
 -- Tools, and the files that have their main(args). Jupyter starts the kernel, and nobody else.
 local TOOLS = {doctor = "demilune.cli.doctor", bench = "demilune.cli.bench",
   new = "demilune.cli.new", convert = "demilune.cli.convert", jupyter = "demilune.cli.jupyter",
-  kernel = "demilune.jupyter.kernel", dashboard = "demilune.cli.dashboard"}
+  kernel = "demilune.jupyter.kernel", dashboard = "demilune.cli.dashboard",
+  types = "demilune.cli.types"}
 
 local function fail(text, ...)
   io.stderr:write("demilune: ", text:format(...), "\n")

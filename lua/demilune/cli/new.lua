@@ -1,6 +1,7 @@
 -- demilune new DIR: a project to begin with, which trains as it stands.
 
 local folders = require "demilune.folders"
+local types = require "demilune.docs.types"
 
 local new = {}
 
@@ -132,6 +133,14 @@ dependencies = {"lua >= 5.4", "demilune"}
 build = {type = "builtin", modules = {["NAME.model"] = "model.lua"}}
 ]]
 
+-- For lua-language-server: where the library's definition files are.
+FILES[".luarc.json"] = [[
+{
+  "runtime.version": "Lua 5.4",
+  "workspace.library": ["TYPES"]
+}
+]]
+
 local function fail(text, ...)
   io.stderr:write("demilune new: ", text:format(...), "\n")
   return 1
@@ -146,6 +155,16 @@ local function write(path, text)
   return fine and closed, problem or late
 end
 
+-- The folder of definition files that the library was installed with, or one that is written into
+-- the project; nil and a message where it cannot be written.
+local function folder_of_types(dir)
+  local installed = types.installed()
+  if installed then return installed end
+  local count, why = types.write(dir .. "/types")
+  if not count then return nil, why end
+  return "types"
+end
+
 --- The tool; gives the exit status. It writes over nothing: the folder must not be there yet.
 function new.main(args)
   local dir = args[1] and args[1]:gsub("/+$", "")
@@ -154,8 +173,11 @@ function new.main(args)
   if name == "" then return fail("'%s' gives a project no name", dir) end
   if io.open(dir) then return fail("'%s' is there already", dir) end
   if not folders.make(dir .. "/spec") then return fail("cannot make '%s'", dir) end
+  local found, problem = folder_of_types(dir)
+  if not found then return fail("%s", problem) end
+  local words = {NAME = name, TYPES = found:gsub('[\\"]', "\\%0")}
   for path, text in pairs(FILES) do
-    local fine, why = write(dir .. "/" .. path:gsub("NAME", name), (text:gsub("NAME", name)))
+    local fine, why = write(dir .. "/" .. path:gsub("NAME", name), (text:gsub("%u+", words)))
     if not fine then return fail("%s", why) end
   end
   print(("%s: a project that trains. Try\n  cd %s && demilune train.lua"):format(dir,

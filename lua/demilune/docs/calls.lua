@@ -19,8 +19,8 @@ local TENSOR = "demilune.Tensor"
 
 -- LuaLS's type of a kind of options.signature; a kind that is no word here is `any`.
 local OF_KIND = {integer = "integer", number = "number", boolean = "boolean", string = "string",
-  ["function"] = "function|table", tensor = TENSOR, table = "table", list = "table",
-  size = "integer|integer[]", numbers = "number[]", device = "demilune.Device",
+  ["function"] = "function|table|demilune.Function", tensor = TENSOR, table = "table",
+  list = "table", size = "integer|integer[]", numbers = "number[]", device = "demilune.Device",
   dtype = "demilune.DType", parameters = TENSOR .. "|table|function",
   generator = "demilune.Generator", optimizer = "demilune.optim.Optimizer",
   module = "demilune.nn.Module"}
@@ -100,7 +100,7 @@ end
 -- The type of an operand: of a pointwise op a number may stand for a tensor.
 local function operand(row, name)
   return {name = name:gsub("[?.#]", ""), optional = name:find "?" ~= nil,
-    type = name:find("...", 1, true) and TENSOR .. "|" .. TENSOR .. "[]"
+    type = name:find("...", 1, true) and TENSOR .. "[]"
       or (row.pointwise or name:find "#") and TENSOR .. "|number|boolean" or TENSOR, text = ""}
 end
 
@@ -108,6 +108,11 @@ end
 local function with_options(call, attrs, apart)
   call.named = #attrs > 0 and attrs or nil
   call.mixed = #attrs > 0 and #call.params > 1
+  if apart then -- randint(high, size) and randint(low, high, size)
+    local required = 0
+    for _, attr in ipairs(attrs) do required = required + (attr.optional and 0 or 1) end
+    call.mixed = call.mixed or required > 1
+  end
   for _, attr in ipairs(attrs) do
     call.params[#call.params + 1] = {name = attr.name, optional = attr.optional, text = attr.text,
       type = apart and attr.type .. "|integer|number" or attr.type}
@@ -118,20 +123,27 @@ local function with_options(call, attrs, apart)
   return call
 end
 
+-- A list of so many results of a type.
+local function results(count, kind)
+  local list = {}
+  for i = 1, count do list[i] = {type = kind, text = ""} end
+  return list
+end
+
 local function of_c_row(row)
-  local call, attrs, apart = {params = {}, returns = {}}, {}, false
+  local call, attrs, apart = {params = {}}, {}, false
   for i, name in ipairs(row.tensors) do call.params[i] = operand(row, name) end
   for _, attr in ipairs(row.attrs) do
     local kind = attr.kind:gsub("%?$", "")
     attrs[#attrs + 1] = {name = attr.name, optional = not attr.required,
       type = attr.choices and '"' .. attr.choices:gsub("|", '"|"') .. '"' or OF_OP[kind] or "any",
-      text = written(attr.default)}
+      text = attr.required and "" or written(attr.default)}
     apart = apart or APART[kind]
   end
   if row.creates then
     attrs[#attrs + 1] = {name = "requires_grad", optional = true, type = "boolean", text = ""}
   end
-  for i = 1, math.max(1, row.outputs) do call.returns[i] = {type = TENSOR, text = ""} end
+  call.returns = results(math.max(1, row.outputs), TENSOR)
   return with_options(call, attrs, apart)
 end
 
@@ -139,7 +151,13 @@ local OF_NAME = {dtype = "demilune.DType", device = "demilune.Device", size = "i
   generator = "demilune.Generator", requires_grad = "boolean", dim = "integer|integer[]"}
 
 -- What ops in Lua give that is not one tensor; spec/reference_spec.lua compares with their samples.
-local RESULTS = {}
+local RESULTS = {
+  broadcast_shapes = "integer[]", broadcast_tensors = TENSOR .. "[]", gradient = TENSOR .. "[]",
+  split_with_sizes = TENSOR .. "[]", finfo = "table", iinfo = "table", is_complex = "boolean",
+  is_floating_point = "boolean", is_nonzero = "boolean",
+}
+local COUNTS = {aminmax = 2, frexp = 2, histogram = 2, histogramdd = 2, linalg_ldl_factor = 2,
+  linalg_lu_factor_ex = 3, linalg_solve_ex = 2, lu = 2, lu_unpack = 3, triangular_solve = 2}
 
 -- The type of an option of an op in Lua: by its name, else by its default.
 local function of_lua_option(name, default)
@@ -159,7 +177,7 @@ local function of_lua_row(row)
       text = default ~= "" and "default " .. default or ""}
     apart = apart or marks:find("[.*]") ~= nil
   end
-  call.returns = RESULTS[row.name] or {{type = TENSOR, text = ""}}
+  call.returns = results(COUNTS[row.name] or 1, RESULTS[row.name] or TENSOR)
   return with_options(call, attrs, apart)
 end
 
@@ -171,7 +189,9 @@ function calls.of_op(name)
   if not rows then
     rows = {}
     for _, row in ipairs(late.require "demilune.ops".rows) do rows[row.name] = {row, of_lua_row} end
-    for _, row in ipairs(core.ops()) do rows[row.name] = {row, of_c_row} end
+    for _, row in ipairs(core.ops()) do
+      if not row.hidden then rows[row.name] = {row, of_c_row} end
+    end
   end
   local found = rows[name]
   return found and found[2](found[1])
@@ -191,6 +211,14 @@ local function of_signature(list, tags)
     if i <= list.n then call.params[i] = param end
   end
   if #call.named == 0 then call.named = nil end
+  if list.n == 0 and call.named then -- what stands in front of them is read by the function itself
+    call.params[1] = {name = "...", type = "any", text = ""}
+  end
+  if list.by_name.fn then -- it may stand behind any of the others
+    for _, p in ipairs(call.params) do
+      if p.optional and not p.type:find "function" then p.type = p.type .. "|function" end
+    end
+  end
   return call
 end
 

@@ -1,4 +1,4 @@
--- Definition files for lua-language-server and its kin, written from what the library knows of
+-- Definition files for lua-language-server and others, written from what the library knows of
 -- itself: an editor completes names and options, and shows their documentation. A file a module;
 -- each says by `---@meta NAME` what `require` it stands for, and returns the module.
 --
@@ -9,6 +9,7 @@
 local core = require "demilune.core"
 local calls = require "demilune.docs.calls"
 local docs = require "demilune.docs"
+local dtypes = require "demilune.dtypes"
 local folders = require "demilune.folders"
 local late = require "demilune.late"
 
@@ -18,8 +19,7 @@ local types = {}
 local COMMON = [[
 ---@meta _
 
----@alias demilune.DType "float16"|"bfloat16"|"float32"|"float64"|"int8"|"int16"|"int32"|"int64"
----|"uint8"|"bool"
+---@alias demilune.DType DTYPES
 ---@alias demilune.Device string "cpu", "cuda" or "cuda:0"
 
 ---@class demilune.TensorOptions
@@ -119,8 +119,12 @@ end
 -- Options that are words of Lua: by position they have another name.
 local KEYWORDS = {["end"] = true, ["repeat"] = true}
 
--- Calls in which the table of options stands before all required parameters are given.
-local function add_overloads(out, call, class, result)
+-- Calls in which the table of options stands before all required parameters are given; and the
+-- call with all parameters, `whole`, where no function says it.
+local function add_overloads(out, call, class, result, whole)
+  if whole then
+    add(out, "---@overload fun(%s): %s", table.concat(listed(whole, #whole), ", "), result)
+  end
   local required = 0
   for i, p in ipairs(call.params) do
     if not p.optional and p.name ~= "..." then required = i end
@@ -142,6 +146,7 @@ local function with_table(call, class)
     params[i] = {name = p.name, optional = p.optional, type = kind, text = p.text}
     open = open and p.name ~= "..."
   end
+  if class and not open and #params == 1 then params[1].type = "any|" .. class end
   if class and open then
     params[#params + 1] = {name = "options", optional = true, type = class, text = "by name"}
   end
@@ -165,6 +170,7 @@ local function add_function(files, out, head, call, told)
     results[i] = r.type
     add(out, "---@return %s%s", r.type, r.text ~= "" and " # " .. r.text or "")
   end
+  if #results == 0 then add(out, "---@return any") end
   add_overloads(out, call, class, #results > 0 and table.concat(results, ", ") or "any")
   add(out, "%s(%s) end", head, table.concat(names, ", "))
 end
@@ -189,7 +195,8 @@ local function field_of(value, key)
 end
 
 local function is_class(value)
-  return rawget(value, "class") ~= nil or rawget(value, "__index") ~= nil or callable(value) and rawget(value, "parameters") ~= nil
+  return rawget(value, "class") ~= nil or rawget(value, "__index") ~= nil
+    or callable(value) and rawget(value, "parameters") ~= nil
 end
 
 -- Classes that programs extend, as tables with this function `extend`.
@@ -229,13 +236,17 @@ local function made_by(name)
   end
 end
 
+-- Functions of classes that objects are not asked for. `forward` is each class's own: a declared
+-- one would fix its arguments and results.
+local NO_METHOD = {init = true, extend = true, new = true, forward = true}
+
 -- The functions of a class, its own and those that it inherits.
 local function methods_of(class)
   local found, inherited = {}, class
   while type(inherited) == "table" do
     for key, value in next, inherited do
       if type(key) == "string" and type(value) == "function" and not key:find "^_"
-        and key ~= "init" and key ~= "extend" and key ~= "new" then
+        and not NO_METHOD[key] then
         found[key] = found[key] or value
       end
     end
@@ -256,7 +267,7 @@ local function sorted(set)
 end
 
 -- Where a function in Lua is written.
-local function place(fn)
+local function source_of(fn)
   local info = debug.getinfo(fn, "S")
   return {path = info.source:match "^@(.*)$", line = info.linedefined}
 end
@@ -265,7 +276,7 @@ end
 local function add_methods(files, out, class, methods, but)
   for _, key in ipairs(sorted(methods)) do
     if not (but and but[key] == methods[key]) then
-      local call = calls.of_function(methods[key], place(methods[key]), nil, true)
+      local call = calls.of_function(methods[key], source_of(methods[key]), nil, true)
       add_function(files, out, "function Class:" .. key, call, {text = call.text,
         options = class .. "." .. key})
     end
@@ -281,22 +292,29 @@ local function add_class(files, out, class, parent, methods, more, but)
   add(out, "end")
 end
 
--- What objects of the classes have besides methods.
+-- What every module has besides methods: parameters, modules in it, and a call.
+local MODULE_FIELDS = {"---@field [integer] demilune.nn.Module", "---@field [string] any",
+  "---@overload fun(...: any): any"}
+
+-- What objects of other classes have besides methods.
 local FIELDS = {
-  ["nn.Module"] = {"---@field training boolean", "---@field [integer] demilune.nn.Module",
-    "---@field [string] any", "---@overload fun(...: any): any"},
+  ["nn.Module"] = {"---@field training boolean", table.unpack(MODULE_FIELDS)},
   ["optim.Optimizer"] = {"---@field param_groups table[]", "---@field state table"},
 }
 
--- A table that programs extend: module.Module:extend "Net".
-local function add_extended(out, holder, short, class)
-  add(out, "\n---@class %s.Class: %s", class, class)
-  add(out, "---@field super %s.Class\n---@field class string\n---@field [string] any", class)
-  add(out, "---@overload fun(...: any): %s", class)
-  add(out, "%s.%s = {}", holder, short)
+-- A class as a table, which makes an object where it is called and has `extend`.
+local function add_extended(files, out, variable, class, parent, call, told)
+  add(out, "")
+  add_text(out, told.text)
+  add(out, "---@class %s.Class%s", class, parent and ": " .. parent or "")
+  add(out, "---@field super any\n---@field class string\n---@field [string] any")
+  local options = options_class(files, told.options, call)
+  add_overloads(out, call, options, class, with_table(call, options))
+  add(out, "%s = {}", variable)
   add(out, "\n--- A class of this kind, to which the program adds methods; calling it makes an")
-  add(out, "--- object, for which it calls init.\n---@param name string\n---@return %s.Class", class)
-  add(out, "function %s.%s:extend(name) end", holder, short)
+  add(out, "--- object, for which it calls init.\n---@param name string")
+  add(out, "---@return %s.Class", class)
+  add(out, "function %s:extend(name) end", variable)
 end
 
 local add_module
@@ -321,18 +339,21 @@ local function add_value(files, out, holder, name, value)
     local module = field_of(field_of(require "demilune", "nn"), "Module")
     local parent = parent_of(name, value)
     local more = FIELDS[name] or parent == "demilune.nn.Module"
-      and {"---@overload fun(...: any): any"} or nil
+      and MODULE_FIELDS or nil
     add_class(files, out, class, parent, methods_of(value), more,
       parent == "demilune.nn.Module" and methods_of(module)
         or parent == "demilune.optim.Optimizer" and methods_of(require "demilune".optim.Optimizer))
-    if EXTENDED[name] then return add_extended(out, holder, short, class) end
     local call = calls.of_class(value)
+    if EXTENDED[name] or parent == "demilune.nn.Module" then
+      return add_extended(files, out, holder .. "." .. short, class, EXTENDED[name] and class,
+        call, told)
+    end
     call.returns = {{type = class, text = ""}}
     add_function(files, out, head, call, told)
   elseif type(value) == "table" and callable(value) then
     add(out, "\n---@class %s\n---@overload fun(...: any): ...\n%s.%s = {}", class, holder, short)
     for _, key in ipairs(sorted(methods_of(value))) do
-      local call = calls.of_function(value[key], place(value[key]), key, false)
+      local call = calls.of_function(value[key], source_of(value[key]), key, false)
       add_function(files, out, ("function %s.%s.%s"):format(holder, short, key), call,
         {text = call.text, options = class .. "." .. key})
     end
@@ -374,8 +395,15 @@ end
 local function add_tensor(files)
   local out = {TENSOR}
   files[#files + 1] = {"tensor.lua", out}
-  for _, name in ipairs(sorted(core.methods)) do
-    local entry = name:sub(1, 1) ~= "_" and docs.find("x:" .. name)
+  local methods = {} -- some of them come when they are first read
+  for name in pairs(core.methods) do methods[name] = true end
+  for _, name in ipairs(docs.names()) do
+    local method = name:match "^Tensor%.(.*)$"
+    if method then methods[method] = true end
+  end
+  for _, name in ipairs(sorted(methods)) do
+    local entry = name:sub(1, 1) ~= "_"
+      and (docs.find("x:" .. name) or docs.find("Tensor." .. name))
     local op = entry and entry.kind == "op" and calls.of_op(entry.name)
     if entry then
       local call = op and as_method(op)
@@ -402,7 +430,13 @@ local function distribution_methods(dm)
 end
 
 local function add_unnamed(files, dm)
-  local out = {COMMON}
+  local words = {}
+  for _, row in ipairs(dtypes.rows) do
+    words[#words + 1] = ('"%s"'):format(row.name)
+    local other = row.method and row.method ~= row.name and row.method
+    if other then words[#words + 1] = ('"%s"'):format(other) end
+  end
+  local out = {(COMMON:gsub("DTYPES", table.concat(words, "|")))}
   files[#files + 1] = {"common.lua", out}
   for _, maker in ipairs(MAKERS) do
     if maker[3] then
@@ -420,6 +454,7 @@ end
 ---@return string[][]
 function types.files()
   local dm = require "demilune"
+  late.require "demilune.ops" -- the methods that are written in Lua
   local files = {known = {}, options = {"---@meta _"}}
   add_unnamed(files, dm)
   add_tensor(files)
@@ -428,6 +463,16 @@ function types.files()
   local list = {}
   for i, file in ipairs(files) do list[i] = {file[1], table.concat(file[2], "\n") .. "\n"} end
   return list
+end
+
+--- The folder of definition files beside the library, which an installed one has; nil elsewhere.
+---@return string? folder
+function types.installed()
+  local here = debug.getinfo(1, "S").source:match "^@(.*)docs/types%.lua$"
+  local file = here and io.open(here .. "types/demilune.lua")
+  if not file then return nil end
+  file:close()
+  return here .. "types"
 end
 
 --- Writes the definition files into a folder, which is made where it is not there.
