@@ -1,8 +1,12 @@
--- Definition files for editors: lua/demilune/docs/types.lua.
+-- Definition files for editors (lua/demilune/docs/types.lua), and the reference as pages
+-- (scripts/lib/pages.lua).
+package.path = "scripts/lib/?.lua;" .. package.path
 local dm = require "demilune"
 local calls = require "demilune.docs.calls"
 local core = require "demilune.core"
 local docs = require "demilune.docs"
+local pages = require "pages"
+local pandoc = require "pandoc"
 local folder = require "spec.folder"
 local samples = require "spec.samples"
 local case = require "spec.case"
@@ -129,7 +133,7 @@ describe("definition files", function()
       if first and not first.random then
         local results = case.call(dm, only_method[name] and "x:" .. name or name,
           case.decode(dm, first))
-        local tensors = results.n and dm.is_tensor(results[1]) -- a list has no n
+        local tensors = results.n ~= nil and dm.is_tensor(results[1]) -- a list has no n
         if tensors ~= (call.returns[1].type == "demilune.Tensor")
           or results.n and results.n > #call.returns then
           wrong[#wrong + 1] = ("%s: %s %s"):format(name, results.n, type(results[1]))
@@ -149,5 +153,74 @@ describe("definition files", function()
     local count, why = types.write "/dev/null/types"
     assert.is_nil(count)
     assert.matches("cannot make '/dev/null/types'", why)
+  end)
+end)
+
+describe("the reference as pages", function()
+  local list, index = pages.all "."
+  setup(folder.make)
+  teardown(folder.remove)
+
+  it("has a heading and a line in the search for each public name", function()
+    local found = {}
+    for _, item in ipairs(index) do found[item[2]] = true end
+    local whole = {}
+    for _, page in ipairs(list) do whole[page.file:gsub("md$", "html")] = page.text end
+    local count = 0
+    for link in pairs(found) do
+      local file, mark = link:match "^(.-)#?([^#]*)$"
+      if file ~= "" then
+        assert.truthy(whole[file]:find(("{#%s}\n"):format(mark), 1, true), link)
+        count = count + 1
+      end
+    end
+    assert.equal(#docs.names(), count)
+  end)
+
+  it("shows signature, autocast, gradient and example", function()
+    local text
+    for _, page in ipairs(list) do text = page.file == "dm.md" and page.text or text end
+    local at = assert(text:find("{#dm.relu}", 1, true))
+    local entry = text:sub(at, text:find("\n## ", at, true))
+    assert.matches("\ndm%.relu%(x%)\n", entry)
+    assert.matches("::: fact\nautocast", entry)
+    assert.matches("has a gradient", entry)
+    assert.matches("%-%-> {0, 0, 2}", entry)
+  end)
+
+  it("has a function of demilune.h under each heading of the page of C", function()
+    local text
+    for _, page in ipairs(list) do text = page.file == "c-api.md" and page.text or text end
+    local file <close> = assert(io.open "src/demilune.h")
+    for name in file:read "a":gmatch "DM_API[^;]-(dm_[%w_]+)%(" do
+      assert.truthy(text:find(name:gsub("_", "\\_"), 1, true), name)
+    end
+  end)
+
+  it("becomes pages of which every link leads somewhere", function()
+    if not pandoc.is_there() then return pending "pandoc is not there" end
+    assert(pandoc.write(folder.path(), list, index))
+    local marks, links = {}, {}
+    for _, page in ipairs(list) do
+      local name = page.file:gsub("md$", "html")
+      local html = folder.read(name)
+      marks[name] = true
+      for mark in html:gmatch '%sid="([^"]+)"' do
+        assert.is_nil(marks[name .. "#" .. mark], name .. "#" .. mark)
+        marks[name .. "#" .. mark] = true
+      end
+      for link in html:gmatch 'href="([^"]+)"' do
+        if not link:find "^https?:" and link ~= "style.css" then
+          links[link:find "^#" and name .. link or link] = name
+        end
+      end
+    end
+    local count = 0
+    for link, name in pairs(links) do
+      assert.is_true(marks[link], name .. " -> " .. link)
+      count = count + 1
+    end
+    assert.is_true(count > 1000, count)
+    assert.matches("const INDEX = %[\n%[\"", folder.read "index.js")
   end)
 end)

@@ -58,15 +58,20 @@ local function linked(text, links, own)
   return table.concat(out)
 end
 
--- A documentation's lines: paragraphs, and blocks of code for lines that are set in.
+-- Lines that tell one fact of an op each, and stand apart.
+local function is_fact(line)
+  return line:find "^autocast" or line == "has a gradient" or line == "no gradient"
+end
+
+-- A documentation's lines: paragraphs, blocks of code for lines that are set in, and facts.
 local function add_text(out, lines, links, own)
   local block = false
   for _, line in ipairs(lines) do
     local code = line:find "^  " ~= nil
     if code ~= block then out[#out + 1] = code and "\n```" or "```\n" end
     block = code
-    out[#out + 1] = code and line or linked(line, links, own)
-      .. (line:find "^autocast" and "\\" or line == "" and "" or "")
+    if is_fact(line) then out[#out + 1] = "\n::: fact\n" .. escaped(line) .. "\n:::\n"
+    else out[#out + 1] = code and line or linked(line, links, own) end
   end
   if block then out[#out + 1] = "```" end
 end
@@ -75,6 +80,9 @@ local function add_entry(out, item, links)
   local entry = item.entry
   out[#out + 1] = ("\n## %s {#%s}\n"):format(escaped(item.shown), item.shown)
   local signature = entry.signature
+  if item.shown:gsub("%.", "_") == entry.name then -- linalg.inv(A), not linalg_inv(A)
+    signature = item.shown .. signature:sub(#entry.name + 1)
+  end
   if item.shown:find "^dm%." and not signature:find "^x:" then signature = "dm." .. signature end
   out[#out + 1] = ("```{.lua .signature}\n%s\n```\n"):format(signature)
   add_text(out, entry.text, links, links[item.name])
@@ -83,11 +91,20 @@ local function add_entry(out, item, links)
   end
 end
 
+-- What stands at the head of the two pages of names that are no module's.
+local INTRODUCTIONS = {
+  dm = "An op whose first operand is a tensor is a method of tensors too: `x:sum(1)` is "
+    .. "`dm.sum(x, 1)`. With `_` behind its name, a method writes its result into the tensor. "
+    .. "Options go by position, or by name in a last table.",
+  tensor = "Besides these, tensors have the ops as methods: see [dm](dm.html).",
+}
+
 -- A page of names: first where they are, then each.
 local function module_page(page, items, links)
   local title = page == "tensor" and "Methods of tensors" or page == "dm" and "dm" or "dm." .. page
   local out = {}
   local path = package.searchpath("demilune." .. page, package.path)
+  out[1] = INTRODUCTIONS[page]
   add_text(out, path and source.head(path) or {}, links, "")
   out[#out + 1] = "\n::: names"
   for _, item in ipairs(items) do
@@ -165,7 +182,7 @@ end
 local function c_page(root)
   local text = read(root .. "/src/demilune.h")
   local head, rest = text:match "^/%*%s*(.-)%*/(.*)$"
-  local out = {escaped((head:gsub("\n   ", "\n")))}
+  local out = {(escaped((head:gsub("\n   ", "\n"))):gsub("\\`", "`"))}
   rest = rest:match "(enum { DM_MAX_DIM.*)#ifdef __cplusplus"
   for piece in (rest .. "\n\n"):gmatch "(.-)\n%s*\n" do
     local comment, code = piece:match "^%s*/%*%s*(.-)%s*%*/%s*(.*)$"
@@ -174,7 +191,7 @@ local function c_page(root)
     if #names > 0 then
       out[#out + 1] = ("\n## %s {#%s}\n"):format(escaped(table.concat(names, ", ")), names[1])
     end
-    out[#out + 1] = escaped((comment:gsub("\n%s*", " ")))
+    out[#out + 1] = escaped((comment:gsub("\n%s*", " "))):gsub("\\`", "`")
     if code:find "%S" then out[#out + 1] = "\n```c\n" .. code .. "\n```\n" end
   end
   return {file = "c-api.md", title = "From C: demilune.h", text = table.concat(out, "\n")}

@@ -54,6 +54,8 @@ a:hover { text-decoration: underline; }
 code, pre { font: .875rem/1.5 ui-monospace, "DejaVu Sans Mono", monospace; }
 pre { padding: .6rem .8rem; overflow-x: auto; background: var(--soft); border-radius: 6px; }
 pre.signature { border-left: 3px solid var(--link); white-space: pre-wrap; }
+.fact p { margin: .1rem 0; color: var(--faint); font-size: .9rem; }
+.names { max-height: 22rem; overflow-y: auto; }
 .names p { display: flex; flex-wrap: wrap; gap: .1rem .9rem; font-size: .9rem; }
 table { display: block; overflow-x: auto; border-collapse: collapse; font-size: .9rem; }
 th, td { padding: .3rem .6rem; text-align: left; vertical-align: top;
