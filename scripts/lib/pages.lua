@@ -1,6 +1,6 @@
 -- The reference as pages of Markdown, from dm.help's documentation, the guides and src/demilune.h:
--- a list of {file = "nn.md", title =, text =}, whose links name files as .html. Each public name has
--- one heading, and the words of texts that are public names are links to theirs.
+-- a list of {file = "nn.md", title =, text =}, whose links name files as .html. Each public name
+-- has one heading, and the words of texts that are public names are links to theirs.
 
 local docs = require "demilune.docs"
 local source = require "demilune.docs.source"

@@ -65,7 +65,7 @@ img { max-width: 100%; }
 
 local SEARCH = [=[
 // Finds pages' names by all the words that are typed: in the name first, then in its first line.
-const box = document.getElementById("search"), found = document.getElementById("found");
+const field = document.getElementById("search"), found = document.getElementById("found");
 function points(item, words) {
   const name = item[0].toLowerCase(), text = item[2].toLowerCase();
   let sum = 0;
@@ -78,8 +78,8 @@ function points(item, words) {
   }
   return sum;
 }
-box.addEventListener("input", () => {
-  const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+field.addEventListener("input", () => {
+  const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
   const best = words.length === 0 ? [] : INDEX.map(item => [points(item, words), item])
     .filter(pair => pair[0] > 0).sort((a, b) => b[0] - a[0]).slice(0, 20);
   found.replaceChildren(...best.map(([, [name, link, text]]) => {
@@ -118,8 +118,8 @@ local function convert(dir, page)
   local markdown = os.tmpname()
   local fine, why = write(markdown, page.text)
   if not fine then return nil, why end
-  local status = os.execute(("pandoc -f markdown-smart-citations-tex_math_dollars+gfm_auto_identifiers"
-    .. " -t html --no-highlight --wrap=none --template=%s --metadata title=%s -o %s %s"):format(
+  local status = os.execute(("pandoc -f markdown-smart-citations-tex_math_dollars"
+    .. "+gfm_auto_identifiers -t html --no-highlight --wrap=none --template=%s --metadata title=%s -o %s %s"):format(
       shell(dir .. "/frame.html"), shell(page.title),
       shell(dir .. "/" .. page.file:gsub("%.md$", ".html")), shell(markdown)))
   os.remove(markdown)
