@@ -31,7 +31,9 @@ local function sorted_names()
     local page, shown = placed(name)
     local entry = docs.find(name)
     by_page[page] = by_page[page] or {}
-    table.insert(by_page[page], {shown = shown, name = name, entry = entry})
+    if not links[shown] then -- an op and another name of it may be shown alike
+      table.insert(by_page[page], {shown = shown, name = name, entry = entry})
+    end
     local link = ("%s.html#%s"):format(page, shown)
     links[shown], links[name] = link, link
     links["dm." .. name] = link

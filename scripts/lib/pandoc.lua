@@ -34,7 +34,6 @@ local STYLE = [[
   :root { --text: #dfe3e8; --back: #15181c; --soft: #1f242a; --line: #363d45; --link: #7db8f5;
     --faint: #98a2ad; }
 }
-* { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--text);
   font: 16px/1.55 system-ui, "DejaVu Sans", sans-serif; }
 header { position: sticky; top: 0; display: flex; gap: 1rem; align-items: center;
@@ -119,7 +118,8 @@ local function convert(dir, page)
   local fine, why = write(markdown, page.text)
   if not fine then return nil, why end
   local status = os.execute(("pandoc -f markdown-smart-citations-tex_math_dollars"
-    .. "+gfm_auto_identifiers -t html --no-highlight --wrap=none --template=%s --metadata title=%s -o %s %s"):format(
+    .. "+gfm_auto_identifiers -t html --no-highlight --wrap=none --template=%s "
+    .. "--metadata title=%s -o %s %s"):format(
       shell(dir .. "/frame.html"), shell(page.title),
       shell(dir .. "/" .. page.file:gsub("%.md$", ".html")), shell(markdown)))
   os.remove(markdown)

@@ -320,7 +320,8 @@ local function of_function(name, fn)
   local bound = options.parameters(name) and name or options.parameters(short) and short
   local signature = bound and options.class_text{class = bound}:gsub("^class [%w_.]+", name)
     or plain_signature(name, fn)
-  local text = short_text(name) or path and source.above(path, line) or {}
+  local text = short_text(name)
+    or path and (source.above(path, line) or source.assigned(path, short)) or {}
   return {name = name, kind = "function", signature = signature,
     text = add_methods(text, methods_of(name, fn)), path = path, line = line}
 end

@@ -85,6 +85,21 @@ function source.above(path, line, raw)
   end
 end
 
+--- The comment above the lines without a blank one among which `x.NAME = ` is.
+---@param path string
+---@param name string
+---@return string[]?
+function source.assigned(path, name)
+  local lines = lines_of(path) or {}
+  for i, line in ipairs(lines) do
+    if line:find("%." .. name .. " = ") then
+      local last = start_of(lines, i)
+      while comment(lines[last]) do last = last + 1 end
+      return block(lines, last - 1)
+    end
+  end
+end
+
 --- The comment at the head of a file, up to the first other line.
 ---@param path string
 ---@return string[]?
