@@ -374,6 +374,11 @@ describe("the command", function()
     local dir = folder.path()
     local project = dir .. "/My Project"
     assert.equal(0, select(2, demilune("new " .. quoted(project))))
+    local settings = folder.read "My Project/.luarc.json"
+    local types = settings:match '"workspace.library": %["(.-)"%]'
+    types = types:find "^/" and types or project .. "/" .. types
+    assert(io.open(types .. "/nn.lua")):close()
+    assert.matches("%d+ files", (demilune("types " .. quoted(dir .. "/types"))))
     local root = io.popen("pwd"):read "l"
     local path = package.path:gsub("%./", root .. "/")
     local cpath = package.cpath:gsub("%./", root .. "/")
