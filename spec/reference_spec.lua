@@ -84,6 +84,13 @@ describe("definition files", function()
     end
   end)
 
+  it("have the methods of generators", function()
+    local class = whole:match "%-%-%-@class demilune.Generator (.-)\n\n"
+    for name in pairs(debug.getmetatable(dm.Generator()).__index) do
+      assert.truthy(class:find("@field " .. name .. " fun(", 1, true), name)
+    end
+  end)
+
   it("name each parameter of a function, and no other", function()
     local said = {}
     for line in whole:gmatch "[^\n]+" do

@@ -28,6 +28,10 @@ local COMMON = [[
 ---@field requires_grad? boolean
 
 ---@class demilune.Generator a stream of random numbers of its own: dm.Generator()
+---@field manual_seed fun(self: demilune.Generator, seed: integer): demilune.Generator
+---@field initial_seed fun(self: demilune.Generator): integer
+---@field get_state fun(self: demilune.Generator): table
+---@field set_state fun(self: demilune.Generator, state: table): demilune.Generator
 ---@class demilune.Function the result of autograd.Function{...}; calling it applies it
 ---@overload fun(...: any): any
 ---@class demilune.Constraint what values a distribution takes
