@@ -479,12 +479,13 @@ end
 -- Whether dm's value of that name is a function or a class of its own, written in Lua, that
 -- neither the ops nor the functions in C have. (dm.progress is a table that can be called.)
 local function is_own(dm, name)
-  local value = dm[name]
+  local value, known, other = dm[name], all_ops()
+  local plain = name:gsub("_$", "")
   local meta = type(value) == "table" and getmetatable(value)
   local makes = type(value) == "table" and (rawget(value, "class") or meta and meta.__call)
   return (type(value) == "function" or makes) and name:sub(1, 1) ~= "_"
     and not rawequal(value, core[name]) and not all_of_engine()[name]
-    and not all_ops()[name:gsub("_$", "")]
+    and not known[plain] and not other[plain]
 end
 
 --- Every public name with its module, such as "nn.LSTM" and "conv2d", in order.
