@@ -492,6 +492,18 @@ it("the fuzzer of autocast tells how many programs agreed", function()
   assert.matches("30 passed, 0 failed\n$", pipe:read "a")
 end)
 
+it("prompt_image draws a session at the prompt #slow", function()
+  if not os.execute "script -qec true /dev/null >/dev/null 2>&1" then
+    return pending "no script(1), or no pseudo-terminals here"
+  end
+  local image = os.tmpname()
+  assert(os.execute("scripts/run scripts/prompt_image.lua " .. image))
+  local file <close> = assert(io.open(image))
+  os.remove(image)
+  has(file:read "a", 'class="typed">&gt; model</text>', "203,530 parameters",
+    'class="error">error: add: shapes {2, 3} and {2} do not broadcast')
+end)
+
 describe("every program", function()
   it("of scripts/ is run by a spec, or by the suite itself", function()
     local pipe <close> = io.popen("cat $(ls spec/*.lua | grep -v features_spec) "

@@ -268,6 +268,6 @@ describe("Trainer", function()
       trainer = dm.Trainer{model = model, loss = print, optimizer = optimizer, resume = "/no/x"}
     end)
     assert.is_false(ok)
-    assert.matches("trainer_spec.lua:%d+: Trainer: load: cannot open '/no/x'", why)
+    assert.matches("trainer_spec.lua:%d+: load: cannot open '/no/x'", why)
   end)
 end)

@@ -255,7 +255,7 @@ end
 ---@param path string
 function Trainer:load(path)
   local state, why = files.load(path)
-  if not state then caller.raise("Trainer: %s", why) end
+  if not state then caller.raise("%s", why) end
   call_back(self, "on_load_checkpoint", state)
   for _, name in ipairs(PARTS) do
     local part = part_of(self, name)
