@@ -234,6 +234,37 @@ describe("Trainer", function()
     end
   end)
 
+  it("goes on amid an epoch, from whichever step it was saved at", function()
+    local path = os.tmpname()
+    local function run(resume, callbacks)
+      dm.manual_seed(1)
+      local set = data.TensorDataset(dm.randn(22, 4), dm.randint(1, 3, {22}))
+      local model = nn.Sequential{nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 3)}
+      local optimizer = optim.Adam(model:parameters(), {lr = 0.01})
+      local trainer = dm.Trainer{model = model, loss = nn.CrossEntropyLoss(), verbose = false,
+        optimizer = optimizer, schedule = optim.lr_scheduler.StepLR(optimizer, 3),
+        resume = resume, callbacks = callbacks or {}}
+      pcall(trainer.fit, trainer,
+        {train = data.DataLoader(set, {batch_size = 5, shuffle = true}), epochs = 2})
+      return trainer
+    end
+    local whole = run()
+    assert.equal(10, whole.steps)
+    for k = 1, 10 do
+      run(nil, {on_step = function(self, steps)
+        if steps == k then
+          self:save(path)
+          error "killed"
+        end
+      end})
+      local rest = run(path)
+      assert.equal(10, rest.steps)
+      assert.equal(2, #rest.history)
+      assert.is_true(dm.equal(whole.model[1].weight.data, rest.model[1].weight.data), k)
+    end
+    os.remove(path)
+  end)
+
   it("refuses what it cannot use", function()
     local model = nn.Linear(2, 2)
     local optimizer = optim.SGD(model:parameters())

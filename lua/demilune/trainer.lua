@@ -195,6 +195,7 @@ end
 local function train_epoch(self, loader, epochs)
   local values, total = start_metrics(self), loader.len and loader:len() or nil
   if self.log then self.log:begin() end
+  self.is_amid = true
   local batches = self.verbose and progress or function(over) return over:iter() end
   for i, x, y, z in batches(loader, {desc = ("epoch %d/%d"):format(self.epoch, epochs)}) do
     train_batch(self, values, group_size(self, i, total), moved(self.device, x, y, z))
@@ -202,6 +203,7 @@ local function train_epoch(self, loader, epochs)
       progress.set{samples = #x, loss = i % 10 == 1 and values.loss:compute() or nil}
     end
   end
+  self.is_amid = false
   return compute_metrics(values, "train_", {})
 end
 
@@ -236,10 +238,12 @@ local function part_of(self, name)
 end
 
 --- Writes the whole state to one file (dm.save): model, optimizer, schedule, scaler, loader,
---- random numbers and history.
+--- random numbers and history. Saved amid an epoch (in on_step, or after an error), the epoch is
+--- not done: fit goes on with the batches that are left of it, of which its values then tell.
 ---@param path string
 function Trainer:save(path)
-  local state = {epoch = self.epoch, steps = self.steps, history = self.history,
+  local done = self.is_amid and self.epoch - 1 or self.epoch
+  local state = {epoch = done, steps = self.steps, history = self.history,
     best_value = self.best_value, stalled = self.stalled, rng = core.get_rng_state()}
   for _, name in ipairs(PARTS) do
     local part = part_of(self, name)
