@@ -324,20 +324,16 @@ local signatures = {} -- name -> a list of those of that name, in the files that
 
 --- The parameters of a function or class, for completion and help: a list of {name =, kinds =,
 --- required =, default =}; nil where no file that is loaded has a signature of that name.
---- A class and the call of its objects may share the name: the class's does not begin with a
---- tensor; of several such, the one with the most positions counts.
+--- Of several files' it is the longest.
 ---@param name string as messages call it, such as "Linear"
 ---@return table[]?
 function options.parameters(name)
-  local best
-  local function rank(list)
-    return (list[1] and list[1].kinds:find "^tensor" and 0 or 10000) + 100 * list.n + #list
-  end
+  local longest
   for _, list in ipairs(signatures[name] or {}) do
     if not list.by_name then parse(list) end
-    if not best or rank(list) > rank(best) then best = list end
+    if not longest or #list > #longest then longest = list end
   end
-  return best
+  return longest
 end
 
 --- A class as text, with the arguments of its constructor: "class Linear(in_features, ...)".
@@ -345,6 +341,19 @@ function options.class_text(class)
   local name = rawget(class, "class")
   local list = options.parameters(name)
   return "class " .. (list and text_of(list) or tostring(name))
+end
+
+-- The two functions that options.signature gives.
+local function binder(list)
+  return function(...)
+    if not list.by_name then parse(list) end
+    return bind(list, select("#", ...), ...)
+  end, function()
+    if not list.by_name then parse(list) end
+    local defaults = {}
+    for _, p in ipairs(list) do defaults[p.name] = p.default end
+    return defaults
+  end
 end
 
 --- A function that binds a call's arguments to names: (...) -> {name = value}, with the
@@ -358,16 +367,16 @@ function options.signature(name, text, op)
   local list = {name = name, text = text, op = op}
   signatures[name] = signatures[name] or {}
   table.insert(signatures[name], list)
-  return function(...)
-    if not list.by_name then parse(list) end
-    return bind(list, select("#", ...), ...)
-  end, function()
-    if not list.by_name then parse(list) end
-    local defaults = {}
-    for _, p in ipairs(list) do defaults[p.name] = p.default end
-    return defaults
-  end
+  return binder(list)
 end
+
+--- As signature, for the call of an object, or of a part of a class: messages call it by the name of
+--- the class, whose own arguments help shows.
+---@param name string
+---@param text string
+---@return fun(...): table bind
+---@return fun(): table defaults
+function options.call_signature(name, text) return binder{name = name, text = text} end
 
 -- ---- printing ----
 

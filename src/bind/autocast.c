@@ -17,7 +17,7 @@ static const char region_key = 0; /* its address names the metatable and marks a
 /* A region as a userdata. `region` is linked into the engine's stack of open regions, so the
    userdata must leave that before it is freed; __gc sees to it. */
 typedef struct Region {
-  const void *magic;
+  const void *mark;
   dm_Region region;
   dm_Autocast now;        /* what it sets; holds a reference to its policies */
   dm_ThreadState *thread; /* of the coroutine that opened it, which user value 1 holds */
@@ -28,9 +28,8 @@ typedef struct Region {
 
 /* The region at 1; raises on any other value. */
 static Region *check_region(lua_State *L) {
-  Region *r = lua_rawlen(L, 1) == sizeof *r ? lua_touserdata(L, 1) : NULL;
-  if (!r || r->magic != &region_key)
-    dm_raise_text(L, "autocast: region expected, got %s", luaL_typename(L, 1));
+  Region *r = dm_marked(L, 1, sizeof *r, &region_key);
+  if (!r) dm_raise_text(L, "autocast: region expected, got %s", luaL_typename(L, 1));
   return r;
 }
 
@@ -70,7 +69,7 @@ static int warn_autocast(lua_State *L) {
 static Region *push_region(lua_State *L, dm_DeviceType type) {
   Region *r = lua_newuserdatauv(L, sizeof *r, 2);
   (void)dm_enter(L); /* a finalizer may have entered another coroutine */
-  *r = (Region){.magic = &region_key, .type = (uint8_t)type, .line = -1};
+  *r = (Region){.mark = &region_key, .type = (uint8_t)type, .line = -1};
   lua_rawgetp(L, LUA_REGISTRYINDEX, &region_key);
   lua_setmetatable(L, -2);
   return r;

@@ -74,14 +74,14 @@ enum { UP_BUFFER = UP_NUMBER + DM_MAX_NUMBERS };
 /* *out = the tensor of the state at `state`, a table or nil, whose name is upvalue `key`;
    pushes the name where there is none. */
 static void take(lua_State *L, int state, bool has_state, int key, dm_Tensor **out) {
-  lua_pushvalue(L, lua_upvalueindex(key));
-  if (DM_LIKELY(has_state && lua_rawget(L, state) != LUA_TNIL)) {
-    *out = dm_check_tensor(L, -1);
-    lua_settop(L, -2);
-  } else if (has_state) {
+  if (has_state) {
     lua_pushvalue(L, lua_upvalueindex(key));
-    lua_replace(L, -2);
+    const bool is_there = lua_rawget(L, state) != LUA_TNIL;
+    if (DM_LIKELY(is_there)) *out = dm_check_tensor(L, -1);
+    lua_pop(L, 1);
+    if (DM_LIKELY(is_there)) return;
   }
+  lua_pushvalue(L, lua_upvalueindex(key));
 }
 
 /* Reads the state of the slot's parameter from the table at `state`; pushes the names of the

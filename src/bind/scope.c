@@ -19,7 +19,7 @@ typedef enum Kind { OFF, ON, INFERENCE, DEVICE, STREAM, MEMORY } Kind;
 static const char scope_key = 0; /* its address marks a scope */
 
 typedef struct Scope {
-  const void *magic;
+  const void *mark;
   Kind kind;
   bool open, old_grad, old_inference;
   dm_Device device, old_device; /* DEVICE: where tensors are made; STREAM: the stream's */
@@ -97,8 +97,8 @@ static void scope_shut(Scope *c) {
 }
 
 static Scope *check_scope(lua_State *L) {
-  Scope *c = lua_rawlen(L, 1) == sizeof *c ? lua_touserdata(L, 1) : NULL;
-  if (!c || c->magic != &scope_key) luaL_typeerror(L, 1, "demilune.Scope");
+  Scope *c = dm_marked(L, 1, sizeof *c, &scope_key);
+  if (!c) luaL_typeerror(L, 1, "demilune.Scope");
   return c;
 }
 
@@ -187,7 +187,7 @@ static void keep_coroutine(lua_State *L) {
 static Scope *push_scope(lua_State *L, State *S, Scope how) {
   Scope *c = lua_newuserdatauv(L, sizeof *c, 3);
   *c = how;
-  c->magic = &scope_key;
+  c->mark = &scope_key;
   c->S = S;
   c->line = dm_note_line(L, 1, OPENER);
   if (how.kind == STREAM) {

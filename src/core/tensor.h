@@ -57,6 +57,7 @@ struct dm_Tensor {
      that its base had when their histories last agreed. */
   uint32_t gen;
   int64_t offset, numel;
+  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   dm_Storage *storage;
   dm_Storage *home;       /* of an inlined handle that moved: the storage in its block */
   struct dm_Node *node;   /* owned; NULL for a leaf */
@@ -69,8 +70,6 @@ struct dm_Tensor {
   /* Owned, or NULL: a copy in the layout channels last, which a device's convolutions keep. It
      is valid by the same rule. */
   struct dm_Tensor *last;
-  /* Last, since most tensors have few dims: the rest of these lines is never in cache. */
-  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
 };
 
 /* Shape, dtype, device and layout of a tensor that does not exist yet. */
@@ -118,18 +117,19 @@ static inline void dm_channels_last_strides(const int64_t *shape, int64_t *strid
   stride[2] = stride[3] * dm_max_i64(shape[3], 1);
   stride[0] = stride[2] * dm_max_i64(shape[2], 1);
 }
-/* Copies FEW_DIM sizes at once, and the others only where a tensor has them: a copy of fixed
+/* Copies DM_FEW_DIM sizes at once, and the others only where a tensor has them: a copy of fixed
    length is cheaper than a loop over ndim, and this runs for every operand of every recorded
    call. */
-enum { FEW_DIM = 8 };
+enum { DM_FEW_DIM = 4 };
 static inline void dm_meta_set(dm_Meta *m, const dm_Tensor *t) {
   m->dtype = t->dtype;
   m->ndim = t->ndim;
   m->device = t->device;
   m->channels_last = false;
-  memcpy(m->shape, t->shape, FEW_DIM * sizeof *m->shape);
-  if (DM_UNLIKELY(t->ndim > FEW_DIM))
-    memcpy(m->shape + FEW_DIM, t->shape + FEW_DIM, (DM_MAX_DIM - FEW_DIM) * sizeof *m->shape);
+  memcpy(m->shape, t->shape, DM_FEW_DIM * sizeof *m->shape);
+  if (DM_UNLIKELY(t->ndim > DM_FEW_DIM))
+    memcpy(m->shape + DM_FEW_DIM, t->shape + DM_FEW_DIM,
+           (DM_MAX_DIM - DM_FEW_DIM) * sizeof *m->shape);
 }
 static inline dm_Meta dm_meta_of(const dm_Tensor *t) {
   dm_Meta m;
@@ -144,7 +144,6 @@ typedef struct dm_Metas {
   char *at;
   int n_dim; /* DM_FEW_DIM, or DM_MAX_DIM where one of the tensors has more */
 } dm_Metas;
-enum { DM_FEW_DIM = 4 };
 static inline int64_t dm_meta_bytes(int n_dim) {
   return (int64_t)(offsetof(dm_Meta, shape) + sizeof(int64_t) * (size_t)n_dim);
 }

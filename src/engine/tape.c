@@ -128,18 +128,6 @@ static int dims_of_metas(int n_in, dm_Tensor *const *in, int n_out, dm_Tensor *c
   return few ? DM_FEW_DIM : DM_MAX_DIM;
 }
 
-static inline void keep_meta(dm_Metas metas, int i, const dm_Tensor *t) {
-  dm_Meta *m = dm_meta(metas, i);
-  m->dtype = t->dtype;
-  m->ndim = t->ndim;
-  m->device = t->device;
-  m->channels_last = false;
-  memcpy(m->shape, t->shape, DM_FEW_DIM * sizeof *m->shape);
-  if (DM_UNLIKELY(metas.n_dim > DM_FEW_DIM))
-    memcpy(m->shape + DM_FEW_DIM, t->shape + DM_FEW_DIM,
-           (DM_MAX_DIM - DM_FEW_DIM) * sizeof *m->shape);
-}
-
 /* A new node with all of its arrays in one block; edges and metas are filled in. n_saved: the
    length of saved_in; saved_out has n_out entries when save_out. */
 static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, int n_out,
@@ -185,12 +173,12 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   n->attr = p + grads;
   for (int i = 0; i < n_in; i++) {
     n->in[i] = edge_of(in[i]);
-    if (in[i]) keep_meta(n->metas, i, in[i]);
+    if (in[i]) dm_meta_set(dm_meta(n->metas, i), in[i]);
     else memset(dm_meta(n->metas, i), 0, (size_t)dm_meta_bytes(n_dim));
   }
   for (int i = 0; i < n_out; i++) {
     n->gy[i] = NULL;
-    keep_meta(n->metas, n_in + i, out[i]);
+    dm_meta_set(dm_meta(n->metas, n_in + i), out[i]);
   }
   return n;
 }

@@ -176,10 +176,6 @@ local texts = {
     .. "windows",
   ["nn.Fold"] = "columns (N, C kernel_size^2, L) -> (N, C, height, width) of output_size: the "
     .. "windows added up, the inverse of Unfold where they do not overlap",
-  ["nn.TransformerEncoder"] = "TransformerEncoder(encoder_layer, num_layers, norm?); the "
-    .. "arguments above are those of a call",
-  ["nn.TransformerDecoder"] = "TransformerDecoder(decoder_layer, num_layers, norm?); the "
-    .. "arguments above are those of a call",
   ["transforms.RandomHorizontalFlip"] = "with probability p left and right are exchanged",
   ["transforms.RandomVerticalFlip"] = "with probability p top and bottom are exchanged",
   ["transforms.RandomInvert"] = "with probability p each value v becomes 255 - v; uint8",

@@ -119,7 +119,7 @@ function Model:init(o)
   self.encoder = Encoder(o)
 end
 
-local bind_call = options.signature("bert",
+local bind_call = options.call_signature("bert",
   "input_ids: tensor, attention_mask?: tensor, token_type_ids?: tensor")
 
 -- ids (B, T) -> (B, T, hidden)

@@ -187,7 +187,7 @@ local function attend(self, q, k, v, o)
   return core.scaled_dot_product_attention(q, k, v, {attn_mask = mask, dropout_p = p})
 end
 
-local bind_call = options.signature("MultiheadAttention", [[query: tensor, key: tensor,
+local bind_call = options.call_signature("MultiheadAttention", [[query: tensor, key: tensor,
   value: tensor, key_padding_mask?: tensor, need_weights: boolean = true, attn_mask?: tensor,
   average_attn_weights: boolean = true, is_causal: boolean = false]])
 
@@ -297,7 +297,7 @@ local TransformerEncoderLayer = Layer:extend "TransformerEncoderLayer"
 TransformerEncoderLayer.bind = options.signature("TransformerEncoderLayer",
   "d_model: integer, nhead: integer, " .. LAYER .. LAYER_FORM)
 
-local bind_encode = options.signature("TransformerEncoderLayer", [[src: tensor,
+local bind_encode = options.call_signature("TransformerEncoderLayer", [[src: tensor,
   src_mask?: tensor, src_key_padding_mask?: tensor, is_causal: boolean = false]])
 
 --- Options of a call: src_mask (L, L) or (N H, L, L): bool, true where a position is NOT seen, or
@@ -318,7 +318,7 @@ TransformerDecoderLayer.bind = options.signature("TransformerDecoderLayer",
 local DECODE = [[tgt_mask?: tensor, memory_mask?: tensor, tgt_key_padding_mask?: tensor,
   memory_key_padding_mask?: tensor, tgt_is_causal: boolean = false,
   memory_is_causal: boolean = false]]
-local bind_decode = options.signature("TransformerDecoderLayer",
+local bind_decode = options.call_signature("TransformerDecoderLayer",
   "tgt: tensor, memory: tensor, " .. DECODE)
 
 --- Options of a call: tgt_mask (T, T), memory_mask (T, S), tgt_key_padding_mask (N, T),
@@ -357,7 +357,7 @@ function TransformerEncoder:init(...)
   stack(self, o, o.encoder_layer)
 end
 
-local bind_encode_all = options.signature("TransformerEncoder", [[src: tensor, mask?: tensor,
+local bind_encode_all = options.call_signature("TransformerEncoder", [[src: tensor, mask?: tensor,
   src_key_padding_mask?: tensor, is_causal: boolean = false]])
 
 --- Options of a call: mask (L, L), src_key_padding_mask (N, L), is_causal, as of a layer.
@@ -380,7 +380,7 @@ function TransformerDecoder:init(...)
   stack(self, o, o.decoder_layer)
 end
 
-local bind_decode_all = options.signature("TransformerDecoder",
+local bind_decode_all = options.call_signature("TransformerDecoder",
   "tgt: tensor, memory: tensor, " .. DECODE)
 
 function TransformerDecoder:forward(...)
@@ -422,7 +422,7 @@ function Transformer:init(...)
   end
 end
 
-local bind_translate = options.signature("Transformer", [[src: tensor, tgt: tensor,
+local bind_translate = options.call_signature("Transformer", [[src: tensor, tgt: tensor,
   src_mask?: tensor, tgt_mask?: tensor, memory_mask?: tensor, src_key_padding_mask?: tensor,
   tgt_key_padding_mask?: tensor, memory_key_padding_mask?: tensor,
   src_is_causal: boolean = false, tgt_is_causal: boolean = false,

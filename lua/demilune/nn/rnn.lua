@@ -109,7 +109,7 @@ function Cell:extra_repr() return ("%d -> %d"):format(self.input_size, self.hidd
 
 local function cell(name, fields)
   local class = Cell:extend(name)
-  class.bind_state = options.signature(name, "hx?: tensor|list")
+  class.bind_state = options.call_signature(name, "hx?: tensor|list")
   class.bind = options.signature(name, SIZES .. "bias: boolean = true, "
     .. (fields.step and "" or WORDS) .. HOW)
   for key, value in pairs(fields) do class[key] = value end
@@ -346,7 +346,7 @@ end
 
 local function recurrent(name, fields)
   local class = Recurrent:extend(name)
-  class.bind_state = options.signature(name, "hx?: tensor|list")
+  class.bind_state = options.call_signature(name, "hx?: tensor|list")
   class.bind = options.signature(name, SIZES .. "num_layers: integer = 1, "
     .. (fields.mode and "" or WORDS) .. LAYERS .. (fields.rest or "") .. HOW)
   for key, value in pairs(fields) do class[key] = value end

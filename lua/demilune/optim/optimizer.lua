@@ -35,7 +35,8 @@ function Optimizer.extend(name, text)
   local bind, defaults = options.signature(name, "params: parameters, " .. text)
   local class = {__name = name, class = name, __tostring = Optimizer.__tostring,
     bind = bind, class_defaults = defaults,
-    bind_group = options.signature(name, "params: parameters, *, param_names?: list, " .. text)}
+    bind_group = options.call_signature(name,
+      "params: parameters, *, param_names?: list, " .. text)}
   class.__index = class
   return setmetatable(class, {__index = Optimizer, __tostring = options.class_text,
     __call = function(_, ...) return Optimizer.new(class, ...) end})
