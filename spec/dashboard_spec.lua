@@ -1,5 +1,5 @@
 -- dm.dashboard: the files of runs by definition, and the server as clients of every kind meet it.
--- What asks the server wants lua-socket and is pending without it.
+-- A test that asks the server wants lua-socket and is pending without it.
 
 local dm = require "demilune"
 local core = require "demilune.core"
@@ -296,7 +296,7 @@ describe("mistakes", function()
     assert.equal(before, #events(b))
   end)
 
-  it("of the disk are told once, and what was refused is written later", function()
+  it("of the disk are told once, and refused lines are written later", function()
     local b = board()
     b:log(1, {loss = 1})
     b:flush()
@@ -347,7 +347,7 @@ describe("mistakes", function()
 end)
 
 describe("a folder of runs", function()
-  it("lists what is one, by its state", function()
+  it("lists the files that are runs, with their states", function()
     local dir = folder.path "states"
     local open = board{dir = dir, name = "open"}
     open:flush()
@@ -399,7 +399,7 @@ local function connect(b)
   return client
 end
 
--- What the server answers to these bytes: status, body, head. The client may be slow to send.
+-- The server's answer to these bytes: status, body, head. The client may be slow to send.
 local function exchange(b, bytes)
   local client = connect(b)
   client:send(bytes)
@@ -509,7 +509,7 @@ describe("the server", function()
     end
   end)
 
-  with_socket("answers or closes what is no HTTP, and serves the next one", function()
+  with_socket("answers or closes requests that are no HTTP, and serves the next one", function()
     local b = served{dir = folder.path "page"}
     assert.equal(400, (exchange(b, "hello\r\n\r\n")))
     assert.equal(400, (exchange(b, "GET http://x/ HTTP/1.1\r\n\r\n")))
@@ -606,7 +606,7 @@ describe("demilune dashboard", function()
       assert.matches(pattern, text)
     end
     fails("no folder 'nowhere' that can be read", "nowhere")
-    fails("unknown '%-%-prt'; did you mean '%-%-port'%?", "--prt 1")
+    fails("unknown option '%-%-prt'; did you mean '%-%-port'%?", "--prt 1")
     fails("%-%-port wants a number", "--port x")
     fails("%-%-port wants a value", "--port")
     fails("unknown 'b'; it takes one folder", "a b")
@@ -633,7 +633,7 @@ describe("the page", function()
     return os.execute(("command -v %s >/dev/null 2>&1"):format(CHROMIUM)) == true
   end
 
-  -- The document after some seconds of the page's clock, and what it wrote to its console.
+  -- The document after some seconds of the page's clock, and the lines of its console.
   local function document(url)
     return (folder.run(("%s --headless --no-sandbox --disable-gpu --user-data-dir=%s "
       .. "--virtual-time-budget=4000 --enable-logging=stderr --dump-dom %s"):format(CHROMIUM,

@@ -154,7 +154,7 @@ describe("the kernel's lines", function()
     assert.equal("2", plain(replies[6]))
   end)
 
-  it("show nothing for what is shown already", function()
+  it("show nothing for an output that is shown already", function()
     local replies = run("io.write 'a'", "io.stderr:write ''", "dm.jupyter.display(5)")
     for i = 1, 3 do assert.is_nil(replies[i].data) end
   end)
@@ -184,7 +184,7 @@ describe("the kernel's lines", function()
     assert.matches("did you mean :time", texts[5])
   end)
 
-  it("complete, inspect, and tell what is whole", function()
+  it("complete, inspect, and tell whether a cell is whole", function()
     local _, replies = answers{
       cell("local x = dm.ones(2)\nlocal net = nn.Linear(2, 3)\nlocal function twice(n)\n"
         .. "  return 2 * n\nend"),
@@ -370,7 +370,7 @@ describe("demilune jupyter", function()
   it("tells how it is used, and what is wrong", function()
     assert.matches("demilune jupyter install %[", (folder.run(COMMAND .. " jupyter")))
     for args, pattern in pairs{["instal"] = "did you mean 'install'",
-      ["install --prefix"] = "%-%-prefix wants a path", ["install --perfix x"] =
+      ["install --prefix"] = "%-%-prefix wants a value", ["install --perfix x"] =
         "unknown option '%-%-perfix'", ["install --user --prefix x"] = "not both",
       ["install --python /nonexistent/python"] =
         "'/nonexistent/python' has no ipykernel; hint: apt install jupyter%-notebook"} do

@@ -671,7 +671,7 @@ describe("a wrong call", function()
   it("names what is wrong, and adds nothing", function()
     fails("add_scalar: scalar_value is a table, wanted a number or a tensor",
       function() w:add_scalar("x", {}, 1) end)
-    fails("add_scalar: scalar_value has shape {2}, wanted one element",
+    fails("add_scalar: 'scalar_value' has shape {2}, wanted one element",
       function() w:add_scalar("x", dm.ones(2), 1) end)
     fails("add_scalar: global_step is 1.5, wanted an integer",
       function() w:add_scalar("x", 1, 1.5) end)
@@ -705,7 +705,7 @@ describe("a wrong call", function()
       function() w:add_images("i", dm.ones(3, 4, 4)) end)
     fails("add_hparams: 'a' is a function, wanted a number, a string or a boolean",
       function() w:add_hparams({a = print}, {}) end)
-    fails("add_hparams: metric 'm' is a string", function() w:add_hparams({}, {m = "1"}) end)
+    fails("add_hparams: 'm' is a string", function() w:add_hparams({}, {m = "1"}) end)
     fails("add_hparams: hparam_domain_discrete has 'b', which hparam_dict has not",
       function() w:add_hparams({a = 1}, {}, {hparam_domain_discrete = {b = {1}}}) end)
     fails("add_hparams: hparam_domain_discrete.a: element 2 is a string",

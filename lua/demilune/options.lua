@@ -370,8 +370,8 @@ function options.signature(name, text, op)
   return binder(list)
 end
 
---- As signature, for the call of an object, or of a part of a class: messages call it by the name of
---- the class, whose own arguments help shows.
+--- As signature, for the call of an object, or of a part of a class: messages call it by the name
+--- of the class, whose own arguments help shows.
 ---@param name string
 ---@param text string
 ---@return fun(...): table bind

@@ -93,7 +93,7 @@ local function add_entry(out, item, links)
   end
 end
 
--- What stands at the head of the two pages of names that are no module's.
+-- The heads of the two pages of names that are no module's.
 local INTRODUCTIONS = {
   dm = "An op whose first operand is a tensor is a method of tensors too: `x:sum(1)` is "
     .. "`dm.sum(x, 1)`. With `_` behind its name, a method writes its result into the tensor. "
@@ -201,7 +201,7 @@ end
 
 -- ---- all ----
 
--- What the first page says of each page of names: the first sentence at the head of its file.
+-- The words of the first page for each page of names: the first sentence at the head of its file.
 local function about(page)
   if page == "dm" then return "ops, tensors from Lua's values, files, settings" end
   if page == "tensor" then return "what a tensor answers to besides the ops" end

@@ -1,5 +1,7 @@
 -- Pages of Markdown to HTML by pandoc (Debian: pandoc), the only file that knows it.
 
+local folders = require "demilune.folders"
+
 local pandoc = {}
 
 -- The frame of each page: one style sheet, and the search, which reads its index as a script, since
@@ -91,22 +93,12 @@ field.addEventListener("input", () => {
 });
 ]=]
 
-local function write(path, text)
-  local file, why = io.open(path, "w")
-  if not file then return nil, why end
-  local fine, problem = file:write(text)
-  local closed, at_end = file:close()
-  return fine and closed, problem or at_end
-end
-
 -- A string of JavaScript.
 local function quoted(text)
   return '"' .. text:gsub('[\\"]', "\\%0"):gsub("[%c<]", function(c)
     return ("\\u%04x"):format(c:byte())
   end) .. '"'
 end
-
-local function shell(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
 --- Whether pandoc is there.
 ---@return boolean
@@ -115,13 +107,13 @@ function pandoc.is_there() return (os.execute "pandoc --version >/dev/null 2>&1"
 -- One page through pandoc.
 local function convert(dir, page)
   local markdown = os.tmpname()
-  local fine, why = write(markdown, page.text)
+  local fine, why = folders.write(markdown, page.text)
   if not fine then return nil, why end
   local status = os.execute(("pandoc -f markdown-smart-citations-tex_math_dollars"
     .. "+gfm_auto_identifiers -t html --no-highlight --wrap=none --template=%s "
     .. "--metadata title=%s -o %s %s"):format(
-      shell(dir .. "/frame.html"), shell(page.title),
-      shell(dir .. "/" .. page.file:gsub("%.md$", ".html")), shell(markdown)))
+      folders.quoted(dir .. "/frame.html"), folders.quoted(page.title),
+      folders.quoted(dir .. "/" .. page.file:gsub("%.md$", ".html")), folders.quoted(markdown)))
   os.remove(markdown)
   return status, ("pandoc failed on %s"):format(page.file)
 end
@@ -139,7 +131,7 @@ function pandoc.write(dir, list, index)
   end
   for name, text in pairs{["frame.html"] = FRAME, ["style.css"] = STYLE, ["search.js"] = SEARCH,
     ["index.js"] = "const INDEX = [\n" .. table.concat(rows, ",\n") .. "\n];\n"} do
-    local fine, why = write(dir .. "/" .. name, text)
+    local fine, why = folders.write(dir .. "/" .. name, text)
     if not fine then return nil, why end
   end
   for _, page in ipairs(list) do

@@ -100,8 +100,8 @@ static inline State *dm_enter(lua_State *L) {
 }
 
 /* The userdata at i that has this size and begins with the address `mark`, or NULL: its kind
-   without luaL_checkudata's search for the name of a metatable (some 300 instructions). The size
-   is compared before the mark is read: a light userdata has length 0. */
+   without luaL_checkudata's search for the name of a metatable (some 300 instructions). The
+   size is compared before the mark is read: a light userdata has length 0. */
 static inline void *dm_marked(lua_State *L, int i, size_t size, const void *mark) {
   const void **p = lua_touserdata(L, i);
   return p && lua_rawlen(L, i) == size && *p == mark ? p : NULL;

@@ -7,9 +7,9 @@ op.composed "scaled_dot_product_attention" {
   autocast = "lower_precision_fp",
   attr = "dm_SdpaAttr",
   doc = "softmax(scale query key^T + attn_mask) value, scale being 1 / sqrt(E): (..., L, E), (..., "
-    .. "S, E) and (..., S, V) give (..., L, V); a bool mask says what is seen; is_causal: "
-    .. "positions see none after them; enable_gqa: heads (dim -3) of key and value serve several "
-    .. "of query; Vaswani et al. 2017",
+    .. "S, E) and (..., S, V) give (..., L, V); a bool mask is true where a key is seen; "
+    .. "is_causal: positions see none after them; enable_gqa: heads (dim -3) of key and value "
+    .. "serve several of query; Vaswani et al. 2017",
 }
 
 -- p is 0 without dropout; the elements of the draw are those of (batch, L, S). On devices other

@@ -1,11 +1,10 @@
 -- demilune convert IN OUT: the tensors of a file, written in another format.
 
+local command = require "demilune.cli.command"
+
 local convert = {}
 
-local function fail(text, ...)
-  io.stderr:write("demilune convert: ", text:format(...), "\n")
-  return 1
-end
+local function fail(...) return command.fail("convert", ...) end
 
 -- A message without the line of Lua, which is not the user's.
 local function plain(text) return (tostring(text):gsub("^[^%s]*:%d+: ", "")) end

@@ -1,37 +1,18 @@
 -- demilune dashboard DIR: the page of the runs in a folder, those that still run among them.
 
-local options = require "demilune.options"
+local command = require "demilune.cli.command"
 
 local dashboard = {}
 
-local OPTIONS = {["--port"] = "port", ["--host"] = "host"}
-
-local function fail(text, ...)
-  io.stderr:write("demilune dashboard: ", text:format(...), "\n")
-  return 1
-end
+local function fail(...) return command.fail("dashboard", ...) end
 
 -- {dir =, port =, host =} of the arguments; nil and a message.
 local function read(args)
-  local o, i = {host = "127.0.0.1", port = 0}, 1
-  while args[i] do
-    local word = args[i]
-    local name, value = word:match "^(%-%-%l+)=(.*)$"
-    name = name or word
-    if OPTIONS[name] then
-      if not value then i, value = i + 1, args[i + 1] end
-      if not value then return nil, name .. " wants a value" end
-      o[OPTIONS[name]] = value
-    elseif word:find "^%-" or o.dir then
-      local near = options.nearest(word, OPTIONS)
-      return nil, ("unknown '%s'%s"):format(word, near and ("; did you mean '%s'?"):format(near)
-        or "; it takes one folder, --port N and --host H")
-    else
-      o.dir = word
-    end
-    i = i + 1
-  end
-  o.dir, o.port = o.dir or "runs", math.tointeger(tonumber(o.port))
+  local o, words = command.read(args, {port = "value", host = "value"})
+  if not o then return nil, words end
+  if words[2] then return nil, ("unknown '%s'; it takes one folder"):format(words[2]) end
+  o.dir, o.host, o.port = words[1] or "runs", o.host or "127.0.0.1", tonumber(o.port or 0)
+  o.port = math.tointeger(o.port)
   if not o.port or o.port < 0 or o.port > 65535 then
     return nil, "--port wants a number from 0 (a free one) to 65535"
   end

@@ -82,7 +82,7 @@ check("plots", function()
 end)
 
 check("dashboard", function()
-  local socket, why = require("demilune.dashboard.server").library()
+  local socket, why = require("demilune.dashboard.server").sockets()
   if socket then return true, "dm.dashboard serves its page by lua-socket" end
   return nil, (why:gsub("; hint.*", "")), "apt install lua-socket"
 end)

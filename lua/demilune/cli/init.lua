@@ -1,5 +1,7 @@
 -- The demilune command: runs scripts, the prompt, and a few tools.
 
+local command = require "demilune.cli.command"
+
 local cli = {}
 
 local USAGE = [[
@@ -24,10 +26,7 @@ local TOOLS = {doctor = "demilune.cli.doctor", bench = "demilune.cli.bench",
   kernel = "demilune.jupyter.kernel", dashboard = "demilune.cli.dashboard",
   types = "demilune.cli.types"}
 
-local function fail(text, ...)
-  io.stderr:write("demilune: ", text:format(...), "\n")
-  return 1
-end
+local function fail(...) return command.fail("", ...) end
 
 -- A message of an uncaught error with its traceback, as lua5.4 prints it.
 local function traced(why)

@@ -3,6 +3,7 @@
 -- A kernel is a folder with kernel.json, by which Jupyter starts kernel.py with the Python that
 -- has ipykernel; kernel.py starts the Lua that ran this command, with the modules that it found.
 
+local command = require "demilune.cli.command"
 local core = require "demilune.core"
 local folders = require "demilune.folders"
 local options = require "demilune.options"
@@ -17,18 +18,16 @@ demilune jupyter uninstall [--user | --prefix P] [--python PYTHON]
 --prefix P     below P/share/jupyter, such as an environment of Python: what `python -m venv` made
 --python P     the Python of Jupyter, where it is not found]]
 
+local KINDS = {user = "flag", prefix = "value", python = "value"}
 local NAME, TITLE = "demilune", "Lua (demilune)"
 
 local quoted = folders.quoted
 
-local function fail(text, ...)
-  io.stderr:write("demilune jupyter: ", text:format(...), "\n")
-  return 1
-end
+local function fail(...) return command.fail("jupyter", ...) end
 
 -- The first line that a command prints; nil where it fails.
-local function asked(command)
-  local pipe <close> = assert(io.popen(command .. " 2>/dev/null"))
+local function asked(question)
+  local pipe <close> = assert(io.popen(question .. " 2>/dev/null"))
   local line = pipe:read "l"
   return pipe:close() and line or nil
 end
@@ -83,7 +82,7 @@ local function interpreter()
   return asked("command -v " .. quoted(name)) or name
 end
 
--- What kernel.json says, and the folder of these files.
+-- The content of kernel.json, and the folder of these files.
 local function description(python)
   local here = absolute(debug.getinfo(1, "S").source:match "^@(.*)/cli/jupyter%.lua$")
   local root = here:match "^(.*)/demilune$"
@@ -96,15 +95,6 @@ local function description(python)
     env = {DEMILUNE_KERNEL = core.json_encode(settings)}}
 end
 
--- Writes kernel.json into a folder; true, or nil and a message.
-local function write_description(folder, python)
-  local file, why = io.open(folder .. "/kernel.json", "w")
-  if not file then return nil, why end
-  local fine, problem = file:write(core.json_encode(description(python)), "\n")
-  local closed, late = file:close()
-  return fine and closed, problem or late
-end
-
 -- ---- the two actions ----
 
 local ACTIONS = {}
@@ -113,7 +103,8 @@ function ACTIONS.install(python, o)
   local folder = os.tmpname()
   os.remove(folder)
   if not folders.make(folder) then return fail("cannot make the folder '%s'", folder) end
-  local fine, why = write_description(folder, python)
+  local fine, why = folders.write(folder .. "/kernel.json",
+    core.json_encode(description(python)) .. "\n")
   local text, done
   if fine then
     text, done = kernelspec(python, "install", folder, "--name", NAME, "--replace",
@@ -147,25 +138,6 @@ function ACTIONS.uninstall(python, o)
   return 0
 end
 
--- The options behind the action; nil and a message.
-local function read(args)
-  local o, i = {}, 2
-  while args[i] do
-    local name = args[i]:match "^%-%-(%l+)$"
-    if name == "prefix" or name == "python" then
-      if not args[i + 1] then return nil, ("--%s wants a path"):format(name) end
-      o[name], i = args[i + 1], i + 1
-    elseif name == "user" then
-      o.user = true
-    else
-      return nil, ("unknown option '%s'; hint: demilune jupyter --help"):format(args[i])
-    end
-    i = i + 1
-  end
-  if o.user and o.prefix then return nil, "--user or --prefix, not both" end
-  return o
-end
-
 --- The tool; gives the exit status.
 ---@param args string[]
 ---@return integer status
@@ -181,8 +153,10 @@ function jupyter.main(args)
     return fail("unknown word '%s'%s", word, near and ("; did you mean '%s'?"):format(near)
       or "; hint: demilune jupyter --help")
   end
-  local o, why = read(args)
-  if not o then return fail("%s", why) end
+  local o, words = command.read({table.unpack(args, 2)}, KINDS)
+  if not o then return fail("%s; hint: demilune jupyter --help", words) end
+  if words[1] then return fail("unknown word '%s'; hint: demilune jupyter --help", words[1]) end
+  if o.user and o.prefix then return fail "--user or --prefix, not both" end
   local python, lacking = find_python(o.python)
   if not python and not (word == "uninstall" and o.prefix) then return fail("%s", lacking) end
   return action(python, o)

@@ -1,5 +1,6 @@
 -- demilune new DIR: a project to begin with, which trains as it stands.
 
+local command = require "demilune.cli.command"
 local folders = require "demilune.folders"
 local types = require "demilune.docs.types"
 
@@ -141,19 +142,7 @@ FILES[".luarc.json"] = [[
 }
 ]]
 
-local function fail(text, ...)
-  io.stderr:write("demilune new: ", text:format(...), "\n")
-  return 1
-end
-
--- Writes a text; true, or nil and a message.
-local function write(path, text)
-  local file, why = io.open(path, "w")
-  if not file then return nil, why end
-  local fine, problem = file:write(text)
-  local closed, late = file:close()
-  return fine and closed, problem or late
-end
+local function fail(...) return command.fail("new", ...) end
 
 -- The folder of definition files that the library was installed with, or one that is written into
 -- the project; nil and a message where it cannot be written.
@@ -177,7 +166,8 @@ function new.main(args)
   if not found then return fail("%s", problem) end
   local words = {NAME = name, TYPES = found:gsub('[\\"]', "\\%0")}
   for path, text in pairs(FILES) do
-    local fine, why = write(dir .. "/" .. path:gsub("NAME", name), (text:gsub("%u+", words)))
+    local fine, why = folders.write(dir .. "/" .. path:gsub("NAME", name),
+      (text:gsub("%u+", words)))
     if not fine then return fail("%s", why) end
   end
   print(("%s: a project that trains. Try\n  cd %s && demilune train.lua"):format(dir,

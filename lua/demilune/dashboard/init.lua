@@ -15,14 +15,16 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local dtypes = require "demilune.dtypes"
+local listing = require "demilune.listing"
 local options = require "demilune.options"
 local launch = require "demilune.dashboard.launch"
 local process = require "demilune.dashboard.process"
 local runs = require "demilune.dashboard.runs"
 local RunFile = require "demilune.dashboard.run_file"
 local Server = require "demilune.dashboard.server"
+local number_of = require("demilune.tensorboard.number").of
 
-local now, is_tensor, to_json = core.now, core.is_tensor, core.json_encode
+local now, to_json = core.now, core.json_encode
 local math_type, unpack = math.type, table.unpack
 
 local Dashboard = {}
@@ -133,20 +135,6 @@ local function key_of(what, tag)
   if n_keys == MOST_KNOWN then keys, n_keys = {}, 0 end
   keys[tag], n_keys = to_json(tag) .. ":", n_keys + 1
   return keys[tag]
-end
-
--- A number, or the one in a tensor, which waits for its device.
-local function number_of(what, tag, v)
-  if is_tensor(v) then
-    if v:numel() ~= 1 then
-      caller.raise("%s: '%s' has shape %s, wanted one element", what, tag, v.shape)
-    end
-    v = v:item()
-    return type(v) == "boolean" and (v and 1 or 0) or v
-  elseif type(v) ~= "number" then
-    caller.raise("%s: '%s' is a %s, wanted a number", what, tag, type(v))
-  end
-  return v
 end
 
 -- A number as JSON, with the seven digits of a float32; what JSON lacks as a text.
@@ -262,13 +250,6 @@ function Dashboard:add_scalar(tag, scalar_value, global_step, walltime, excess)
     written(number_of("add_scalar", o.tag, o.scalar_value))))
 end
 
-local function sorted_keys(t)
-  local list = {}
-  for key in pairs(t) do list[#list + 1] = key end
-  table.sort(list, function(a, b) return tostring(a) < tostring(b) end)
-  return list
-end
-
 local bind_scalars = options.signature("add_scalars", [[main_tag: string,
   tag_scalar_dict: table, global_step?: integer, walltime?: number]])
 
@@ -281,8 +262,9 @@ local bind_scalars = options.signature("add_scalars", [[main_tag: string,
 function Dashboard:add_scalars(...)
   local o = bind_scalars(...)
   local members, tags = {}, {}
-  for i, name in ipairs(sorted_keys(o.tag_scalar_dict)) do
-    tags[i] = o.main_tag .. "/" .. tostring(name)
+  for name in pairs(o.tag_scalar_dict) do key_of("add_scalars", name) end -- all are names
+  for i, name in ipairs(listing.names(o.tag_scalar_dict)) do
+    tags[i] = o.main_tag .. "/" .. name
     members[i] = key_of("add_scalars", tags[i])
       .. written(number_of("add_scalars", name, o.tag_scalar_dict[name]))
   end
@@ -419,16 +401,22 @@ function Dashboard:attach(...)
   if self.attached[o.optimizer] then
     caller.raise("attach: this optimizer is attached already")
   end
-  local class, steps = getmetatable(o.optimizer), o.optimizer.steps or 0
-  self.attached[o.optimizer] = true
-  function o.optimizer.step(optimizer, ...)
+  local step, steps = o.optimizer.step, o.optimizer.steps or 0
+  local function looked(optimizer, ...)
     steps = steps + 1
-    if steps % o.every == 0 then
+    if self.file and steps % o.every == 0 then
       local list = count_gradients(o.model, 1)
       if #list > 0 then add_gradients(self, steps, list) end
     end
-    return class.step(optimizer, ...)
+    return step(optimizer, ...)
   end
+  self.attached[o.optimizer] = {looked, rawget(o.optimizer, "step")}
+  o.optimizer.step = looked
+end
+
+-- Gives an optimizer the step that it had, unless somebody has put another one over it.
+local function detach(optimizer, steps)
+  if rawget(optimizer, "step") == steps[1] then optimizer.step = steps[2] end
 end
 
 -- ---- the end ----
@@ -453,7 +441,7 @@ function Dashboard:close()
     self.file:add(('{"ended":%.3f}'):format(self.file:time()))
     fine, why = self.file:close()
     self.file = nil
-    for optimizer in pairs(self.attached) do optimizer.step = nil end -- its class's again
+    for optimizer, steps in pairs(self.attached) do detach(optimizer, steps) end
   end
   if self.pipe then
     self.pipe:close()

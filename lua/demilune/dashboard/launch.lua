@@ -54,7 +54,7 @@ end
 ---@return string? why
 function launch.start(o)
   local socket, token, why
-  socket, why = Server.library() -- makes SIGPIPE an error, so that a server that died kills nobody
+  socket, why = Server.sockets() -- makes SIGPIPE an error, so that a server that died kills nobody
   if not socket then return nil, why end
   token, why = Server.token()
   if not token then return nil, why end

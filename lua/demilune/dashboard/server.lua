@@ -30,7 +30,7 @@ local PORTS = 20           -- ports that are tried for a hint
 --- The library lua-socket; nil and the package that brings it.
 ---@return table? socket
 ---@return string? why
-function Server.library()
+function Server.sockets()
   local fine, socket = pcall(require, "socket")
   if fine and type(socket) == "table" then return socket end
   return nil, "the page wants lua-socket; hint: apt-get install lua-socket"
@@ -91,7 +91,7 @@ end
 ---@return table? server with the field `port`; nil where the port cannot be had
 ---@return string? why
 function Server.open(o)
-  local socket, why = Server.library()
+  local socket, why = Server.sockets()
   if not socket then return nil, why end
   local listener
   listener, why = listening(socket, o.host, o.port)

@@ -150,7 +150,7 @@ end
 local OF_NAME = {dtype = "demilune.DType", device = "demilune.Device", size = "integer|integer[]",
   generator = "demilune.Generator", requires_grad = "boolean", dim = "integer|integer[]"}
 
--- What ops in Lua give that is not one tensor; spec/reference_spec.lua compares with their samples.
+-- Results of ops in Lua that are not one tensor; reference_spec compares with their samples.
 local RESULTS = {
   broadcast_shapes = "integer[]", broadcast_tensors = TENSOR .. "[]", gradient = TENSOR .. "[]",
   split_with_sizes = TENSOR .. "[]", finfo = "table", iinfo = "table", is_complex = "boolean",

@@ -1,5 +1,5 @@
--- What every public name means, for dm.help, completion and editors: from the op table, from the
--- signatures, and from the comments of this library's sources.
+-- The meaning of every public name, for dm.help, completion and editors: from the op table, from
+-- the signatures, and from the comments of this library's sources.
 
 local core = require "demilune.core"
 local late = require "demilune.late"

@@ -12,6 +12,7 @@ local docs = require "demilune.docs"
 local dtypes = require "demilune.dtypes"
 local folders = require "demilune.folders"
 local late = require "demilune.late"
+local listing = require "demilune.listing"
 
 local types = {}
 
@@ -219,8 +220,8 @@ local function parent_of(name, value)
   end
 end
 
--- What functions give that make objects of a class without a public name; each class is described
--- from one such object.
+-- The results of functions that make objects of a class without a public name; each class is
+-- described from one such object.
 local MAKERS = {
   {"^amp%.GradScaler$", "demilune.amp.GradScaler", function(dm)
     return dm.amp.GradScaler{device = "cpu"}
@@ -261,15 +262,6 @@ local function methods_of(class)
   return found
 end
 
-local function sorted(set)
-  local list = {}
-  for name in pairs(set) do
-    if type(name) == "string" then list[#list + 1] = name end
-  end
-  table.sort(list)
-  return list
-end
-
 -- Where a function in Lua is written.
 local function source_of(fn)
   local info = debug.getinfo(fn, "S")
@@ -278,7 +270,7 @@ end
 
 -- Adds methods to the class of the local variable Class.
 local function add_methods(files, out, class, methods, but)
-  for _, key in ipairs(sorted(methods)) do
+  for _, key in ipairs(listing.names(methods)) do
     if not (but and but[key] == methods[key]) then
       local call = calls.of_function(methods[key], source_of(methods[key]), nil, true)
       add_function(files, out, "function Class:" .. key, call, {text = call.text,
@@ -296,11 +288,11 @@ local function add_class(files, out, class, parent, methods, more, but)
   add(out, "end")
 end
 
--- What every module has besides methods: parameters, modules in it, and a call.
+-- Every module has besides methods: parameters, modules in it, and a call.
 local MODULE_FIELDS = {"---@field [integer] demilune.nn.Module", "---@field [string] any",
   "---@overload fun(...: any): any"}
 
--- What objects of other classes have besides methods.
+-- Fields of objects of other classes.
 local FIELDS = {
   ["nn.Module"] = {"---@field training boolean", table.unpack(MODULE_FIELDS)},
   ["optim.Optimizer"] = {"---@field param_groups table[]", "---@field state table"},
@@ -356,7 +348,7 @@ local function add_value(files, out, holder, name, value)
     add_function(files, out, head, call, told)
   elseif type(value) == "table" and callable(value) then
     add(out, "\n---@class %s\n---@overload fun(...: any): ...\n%s.%s = {}", class, holder, short)
-    for _, key in ipairs(sorted(methods_of(value))) do
+    for _, key in ipairs(listing.names(methods_of(value))) do
       local call = calls.of_function(value[key], source_of(value[key]), key, false)
       add_function(files, out, ("function %s.%s.%s"):format(holder, short, key), call,
         {text = call.text, options = class .. "." .. key})
@@ -386,7 +378,7 @@ function add_module(files, name, module)
   local source = require "demilune.docs.source"
   add_text(out, path and source.head(path))
   add(out, "---@class %s\nlocal %s = {}", full, holder)
-  for _, key in ipairs(sorted(late.names(module))) do
+  for _, key in ipairs(listing.names(late.names(module))) do
     if key:sub(1, 1) ~= "_" and not OWN[key] then
       add_value(files, out, holder, name == "" and key or name .. "." .. key, module[key])
     end
@@ -405,7 +397,7 @@ local function add_tensor(files)
     local method = name:match "^Tensor%.(.*)$"
     if method then methods[method] = true end
   end
-  for _, name in ipairs(sorted(methods)) do
+  for _, name in ipairs(listing.names(methods)) do
     local entry = name:sub(1, 1) ~= "_"
       and (docs.find("x:" .. name) or docs.find("Tensor." .. name))
     local op = entry and entry.kind == "op" and calls.of_op(entry.name)
@@ -489,11 +481,8 @@ function types.write(folder)
   if not folders.make(folder) then return nil, ("cannot make '%s'"):format(folder) end
   local list = types.files()
   for _, file in ipairs(list) do
-    local handle, why = io.open(folder .. "/" .. file[1], "w")
-    if not handle then return nil, why end
-    local fine, problem = handle:write(file[2])
-    local closed, at_end = handle:close()
-    if not (fine and closed) then return nil, problem or at_end end
+    local fine, why = folders.write(folder .. "/" .. file[1], file[2])
+    if not fine then return nil, why end
   end
   return #list
 end

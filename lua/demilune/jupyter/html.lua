@@ -3,6 +3,7 @@
 -- infinities, which stand out.
 
 local core = require "demilune.core"
+local listing = require "demilune.listing"
 local Module = require "demilune.nn.module"
 
 local html = {}
@@ -15,11 +16,6 @@ local BAD = ' style="color:#d62728"'
 local ESCAPES = {["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;"}
 
 local function escaped(text) return (tostring(text):gsub('[&<>"]', ESCAPES)) end
-
--- "1234567" -> "1,234,567"
-local function with_commas(n)
-  return (tostring(n):reverse():gsub("(%d%d%d)", "%1,"):reverse():gsub("^,", ""))
-end
 
 -- ---- tensors ----
 
@@ -79,7 +75,7 @@ local function statistics(x)
   local nans, all = y:isnan():sum():item(), x:numel() - finite:numel()
   for _, one in ipairs{{"NaN", nans}, {"Inf", all - nans}} do
     if one[2] > 0 then
-      facts[#facts + 1] = ("<b%s>%s %s</b>"):format(BAD, with_commas(one[2]), one[1])
+      facts[#facts + 1] = ("<b%s>%s %s</b>"):format(BAD, listing.with_commas(one[2]), one[1])
     end
   end
   return facts
@@ -102,7 +98,7 @@ local function values_of(x)
     index[#index + 1] = "1"
   end
   local label = #index > 0 and ("<div>x[{%s}] of %s such matrices:</div>"):format(
-    table.concat(index, ", "), with_commas(x:numel() // math.max(x_cpu:numel(), 1))) or ""
+    table.concat(index, ", "), listing.with_commas(x:numel() // math.max(x_cpu:numel(), 1))) or ""
   return label .. matrix(x_cpu:to "cpu", x.ndim == 1)
 end
 
@@ -123,10 +119,10 @@ local function count_of(module)
   return n
 end
 
--- The line of a module: its name within its parent, what it is, and its parameters.
+-- The line of a module: its name within its parent, its class, and its parameters.
 local function line_of(module, name)
   local n = count_of(module)
-  local count = n > 0 and " &middot; " .. with_commas(n) or ""
+  local count = n > 0 and " &middot; " .. listing.with_commas(n) or ""
   local text = ("<code>%s</code>%s"):format(escaped(module:describe()), count)
   if name ~= "" then return escaped(name) .. ": " .. text end
   return n > 0 and text .. " parameters" or text
@@ -200,7 +196,7 @@ local function of_records(list)
   end
   out[#out + 1] = "</table>"
   if #list > RECORDS then
-    out[#out + 1] = ("<div>%s more</div>"):format(with_commas(#list - RECORDS))
+    out[#out + 1] = ("<div>%s more</div>"):format(listing.with_commas(#list - RECORDS))
   end
   return table.concat(out)
 end

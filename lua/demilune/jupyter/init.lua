@@ -57,7 +57,7 @@ local count = 0
 --- module have a table and a tree, other values their text.
 ---   dm.jupyter.display(dm.plot.hist(weights))
 ---@param value any a value; or {[MIME type] = text}, with base64 for bytes
----@return table output output:update(value) replaces what is shown
+---@return table output output:update(value) draws another value in its place
 function jupyter.display(...)
   local o = bind_display(...)
   count = count + 1

@@ -1,4 +1,4 @@
--- What Shift-Tab in a notebook tells of the name at the cursor: its value, and its help.
+-- The text of Shift-Tab in a notebook for the name at the cursor: its value, and its help.
 
 local core = require "demilune.core"
 local complete = require "demilune.cli.complete"

@@ -69,7 +69,7 @@ function Kernel:line_of(text)
   end
 end
 
--- What a cell that failed replies: its message first, the line, and the traceback below.
+-- The reply of a cell that failed: its message first, the line, and the traceback below.
 function Kernel:failed(failure)
   local text = bundle.clean(failure.text)
   local lines = {("%serror%s: %s"):format(RED, PLAIN, text)}

@@ -118,7 +118,7 @@ class Lua:
             self.kill()
 
     def read(self, seconds):
-        """What came within so many seconds: a list of ("stdout", text), ("stderr", text) and
+        """The messages of so many seconds: a list of ("stdout", text), ("stderr", text) and
         ("message", dict). Raises Ended where the process has."""
         parts, ended = [], False
         ready = select.select(list(self.streams), [], [], seconds)[0]
@@ -337,7 +337,7 @@ class DemiluneKernel(Kernel):
                 "cursor_end": cursor_pos, "metadata": {}}
 
     def do_inspect(self, code, cursor_pos, detail_level=0, omit_sections=()):
-        """What the name at the cursor means."""
+        """The meaning of the name at the cursor."""
         reply = self.ask_quietly("inspect", code=code, cursor=len(code[:cursor_pos].encode()))
         text = reply.get("text")
         return {"status": "ok", "found": bool(text), "metadata": {},

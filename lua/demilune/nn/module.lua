@@ -24,6 +24,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local dtypes = require "demilune.dtypes"
+local listing = require "demilune.listing"
 local options = require "demilune.options"
 local absent = require "demilune.absent"
 local shown = require "demilune.shown"
@@ -724,15 +725,6 @@ function Module:describe()
   return extra == "" and self.class or ("%s(%s)"):format(self.class, extra)
 end
 
-local function with_commas(n)
-  local s = tostring(n)
-  while true do
-    local longer, k = s:gsub("^(%d+)(%d%d%d)", "%1,%2")
-    if k == 0 then return s end
-    s = longer
-  end
-end
-
 local function count_of(module)
   local n, bytes, dtype = 0, 0, nil
   each_tensor(module, is_parameter, function(_, p)
@@ -793,14 +785,14 @@ function lines_of(module, indent, name, out, open)
   end)
   local n = count_of(module)
   if #children == 0 then
-    out[#out + 1] = {indent .. name .. module:describe(), n > 0 and with_commas(n) or ""}
+    out[#out + 1] = {indent .. name .. module:describe(), n > 0 and listing.with_commas(n) or ""}
     return
   end
   out[#out + 1] = {indent .. name .. module:describe() .. " {", ""}
   open[module] = true
   add_children(children, indent .. "  ", out, open)
   open[module] = nil
-  out[#out + 1] = {indent .. "}", with_commas(n)}
+  out[#out + 1] = {indent .. "}", listing.with_commas(n)}
 end
 
 --- A table of the layers with their output shapes, parameters and costs: see summary.lua.

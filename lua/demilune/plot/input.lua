@@ -2,6 +2,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local listing = require "demilune.listing"
 local series = require "demilune.plot.series"
 
 local input = {}
@@ -24,15 +25,6 @@ local function is_sequence(v)
   return type(first) ~= "table" and not (core.is_tensor(first) and first:numel() ~= 1)
 end
 
-local function sorted_keys(t)
-  local keys = {}
-  for key in pairs(t) do
-    if type(key) == "string" then keys[#keys + 1] = key end
-  end
-  table.sort(keys)
-  return keys
-end
-
 -- One series; x is nil for 1, 2, ...
 local function one(what, name, x, y)
   local ys = series.numbers(what, name or "y", y)
@@ -52,11 +44,11 @@ end
 -- {name = values}, or {name = {x, values}}.
 local function named(what, t, names)
   local list = {}
-  for i, name in ipairs(names or sorted_keys(t)) do
+  for i, name in ipairs(names or listing.names(t)) do
     local v = t[name]
     if v == nil then
       caller.raise("%s: there is no '%s'; there are %s", what, tostring(name),
-        table.concat(sorted_keys(t), ", "))
+        table.concat(listing.names(t), ", "))
     end
     local paired = type(v) == "table" and #v == 2 and not is_sequence(v)
     list[i] = one(what, name, paired and v[1] or nil, paired and v[2] or v)
@@ -164,7 +156,7 @@ end
 
 -- {label = number} as two lists.
 local function of_labels(what, t)
-  local labels, values = sorted_keys(t), {}
+  local labels, values = listing.names(t), {}
   for i, label in ipairs(labels) do values[i] = t[label] end
   if type(t) ~= "table" or #labels == 0 and next(t) ~= nil then
     caller.raise("%s: values are missing, wanted bars(labels, values) or bars{label = number}",

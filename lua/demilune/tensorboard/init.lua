@@ -15,12 +15,14 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local listing = require "demilune.listing"
 local options = require "demilune.options"
 local EventFile = require "demilune.tensorboard.event_file"
 local proto = require "demilune.tensorboard.proto"
 local summary = require "demilune.tensorboard.summary"
 
-local math_type = math.type
+local math_type, names_of = math.type, listing.names
+local number_of = require("demilune.tensorboard.number").of
 
 local SummaryWriter = {}
 SummaryWriter.__index = SummaryWriter
@@ -123,15 +125,6 @@ local function add(self, fields, step, walltime, folder)
   file:add(fields, step, walltime)
 end
 
-local function number_of(what, name, v)
-  if not core.is_tensor(v) then return v end
-  if v:numel() ~= 1 then
-    caller.raise("%s: %s has shape %s, wanted one element", what, name, v.shape)
-  end
-  v = v:item()
-  return type(v) == "boolean" and (v and 1 or 0) or v
-end
-
 local bind_scalar = options.signature("add_scalar", [[tag: string, scalar_value: number|tensor,
   global_step?: integer, walltime?: number, new_style: boolean = false,
   double_precision: boolean = false]])
@@ -171,13 +164,6 @@ function SummaryWriter:add_scalar(tag, scalar_value, global_step, walltime, new_
   if file then file:add_scalar(o.tag, value, step) end
 end
 
-local function sorted_keys(t)
-  local keys = {}
-  for key in pairs(t) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return keys
-end
-
 -- Raises unless the keys of a table are UTF-8 strings.
 local function check_names(what, name, t)
   for key in pairs(t) do
@@ -203,13 +189,10 @@ function SummaryWriter:add_scalars(...)
   check_names("add_scalars", "tag_scalar_dict", o.tag_scalar_dict)
   local values = {}
   for name, v in pairs(o.tag_scalar_dict) do
-    if not core.is_tensor(v) and type(v) ~= "number" then
-      caller.raise("add_scalars: '%s' is a %s, wanted a number", name, type(v))
-    end
     values[name] = number_of("add_scalars", name, v)
   end
   local prefix = ("%s/%s_"):format(self.log_dir, o.main_tag:gsub("/", "_"))
-  for _, name in ipairs(sorted_keys(values)) do
+  for _, name in ipairs(names_of(values)) do
     add(self, summary.scalar(o.main_tag, values[name]), o.global_step, o.walltime, prefix .. name)
   end
 end
@@ -378,7 +361,7 @@ local bind_hparams = options.signature("add_hparams", [[hparam_dict: table, metr
 -- The hyperparameters as a list by name.
 local function hparams_of(given, domains)
   local list = {}
-  for _, name in ipairs(sorted_keys(given)) do
+  for _, name in ipairs(names_of(given)) do
     local v, domain = given[name], domains[name]
     v = core.is_tensor(v) and number_of("add_hparams", name, v) or v
     if type(v) ~= "number" and type(v) ~= "boolean" and type(v) ~= "string" then
@@ -418,12 +401,9 @@ function SummaryWriter:add_hparams(...)
         tostring(name))
     end
   end
-  local values, tags = {}, sorted_keys(o.metric_dict)
+  local values, tags = {}, names_of(o.metric_dict)
   for i, tag in ipairs(tags) do
     local v = number_of("add_hparams", tag, o.metric_dict[tag])
-    if type(v) ~= "number" then
-      caller.raise("add_hparams: metric '%s' is a %s, wanted a number", tag, type(v))
-    end
     values[i] = v
   end
   local events = {summary.hparams(hparams_of(o.hparam_dict, o.hparam_domain_discrete), tags)}
@@ -483,14 +463,14 @@ end
 local function add_layout(self, what, layout)
   local categories = {}
   check_names(what, "layout", layout)
-  for i, title in ipairs(sorted_keys(layout)) do
+  for i, title in ipairs(names_of(layout)) do
     local charts = layout[title]
     if type(charts) ~= "table" then
       caller.raise("%s: '%s' is a %s, wanted a table of charts", what, title, type(charts))
     end
     check_names(what, title, charts)
     categories[i] = {title = title}
-    for k, name in ipairs(sorted_keys(charts)) do
+    for k, name in ipairs(names_of(charts)) do
       local chart = charts[name]
       if type(chart) ~= "table" then chart = {} end
       categories[i][k] = check_chart(what, name, chart)

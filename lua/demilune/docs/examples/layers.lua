@@ -9,34 +9,24 @@ return {
     -- weights: the path of a file, or what dm.load or a state_dict gives
     local same = dm.models.lenet{num_classes = 3, weights = model:state_dict()}]],
   ["models.alexnet"] = [[
-    if dm.cuda.is_available() then -- 57.0 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.alexnet{num_classes = 10}(dm.rand(2, 3, 224, 224)).shape)
-    end]],
+    local model = dm.models.alexnet{num_classes = 10}:eval() -- 57.0 million parameters
+    model(dm.rand(1, 3, 224, 224)).shape  --> {1, 10}]],
   ["models.bert"] = [[
     local model = dm.models.bert{vocab_size = 100, hidden_size = 32, intermediate_size = 64,
       num_hidden_layers = 2, num_attention_heads = 4}
     model(dm.tensor{{5, 17, 100}}).shape  --> {1, 3, 100}]],
   ["models.convnext_base"] = [[
-    if dm.cuda.is_available() then -- 87.6 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.convnext_base{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.convnext_base{num_classes = 10}:eval() -- 87.6 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.convnext_large"] = [[
-    if dm.cuda.is_available() then -- 196.2 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.convnext_large{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.convnext_large{num_classes = 10}:eval() -- 196.2 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.convnext_small"] = [[
-    if dm.cuda.is_available() then -- 49.5 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.convnext_small{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.convnext_small{num_classes = 10}:eval() -- 49.5 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.convnext_tiny"] = [[
-    if dm.cuda.is_available() then -- 27.8 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.convnext_tiny{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.convnext_tiny{num_classes = 10}:eval() -- 27.8 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.densenet121"] = [[
     local model = dm.models.densenet121{num_classes = 10}:eval()
     model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
@@ -59,15 +49,11 @@ return {
     local model = dm.models.efficientnet_b2{num_classes = 10}:eval()
     model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
   ["models.efficientnet_b3"] = [[
-    if dm.cuda.is_available() then -- 10.7 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.efficientnet_b3{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.efficientnet_b3{num_classes = 10}:eval() -- 10.7 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.efficientnet_b4"] = [[
-    if dm.cuda.is_available() then -- 17.6 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.efficientnet_b4{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.efficientnet_b4{num_classes = 10}:eval() -- 17.6 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.gpt2"] = [[
     local model = dm.models.gpt2{n_layer = 2, n_head = 4, n_embd = 32, vocab_size = 100}
     local ids = dm.tensor{{5, 17, 100}} -- tokens count from 1
@@ -86,58 +72,38 @@ return {
     local model = dm.models.mobilenet_v2{num_classes = 10, width_mult = 0.5}:eval()
     model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
   ["models.resnet101"] = [[
-    if dm.cuda.is_available() then -- 42.5 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.resnet101{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.resnet101{num_classes = 10}:eval() -- 42.5 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.resnet152"] = [[
-    if dm.cuda.is_available() then -- 58.2 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.resnet152{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.resnet152{num_classes = 10}:eval() -- 58.2 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.resnet18"] = [[
     local model = dm.models.resnet18{num_classes = 10, small_stem = true}:eval()
     model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
   ["models.resnet34"] = [[
-    if dm.cuda.is_available() then -- 21.3 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.resnet34{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.resnet34{num_classes = 10}:eval() -- 21.3 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.resnet50"] = [[
-    if dm.cuda.is_available() then -- 23.5 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.resnet50{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.resnet50{num_classes = 10}:eval() -- 23.5 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.resnext101_32x8d"] = [[
-    if dm.cuda.is_available() then -- 86.8 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.resnext101_32x8d{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.resnext101_32x8d{num_classes = 10}:eval() -- 86.8 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.resnext101_64x4d"] = [[
-    if dm.cuda.is_available() then -- 81.4 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.resnext101_64x4d{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.resnext101_64x4d{num_classes = 10}:eval() -- 81.4 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.resnext50_32x4d"] = [[
-    if dm.cuda.is_available() then -- 23.0 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.resnext50_32x4d{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.resnext50_32x4d{num_classes = 10}:eval() -- 23.0 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.swin_b"] = [[
-    if dm.cuda.is_available() then -- 86.8 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.swin_b{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.swin_b{num_classes = 10}:eval() -- 86.8 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.swin_s"] = [[
-    if dm.cuda.is_available() then -- 48.8 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.swin_s{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.swin_s{num_classes = 10}:eval() -- 48.8 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.swin_t"] = [[
-    if dm.cuda.is_available() then -- 27.5 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.swin_t{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.swin_t{num_classes = 10}:eval() -- 27.5 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.unet"] = [[
     local model = dm.models.unet{num_classes = 3, width = 8, depth = 2}
     model(dm.rand(1, 3, 32, 48)).shape  --> {1, 3, 32, 48}]],
@@ -160,15 +126,11 @@ return {
     local model = dm.models.vgg16_bn{num_classes = 10, small_head = true}:eval()
     model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
   ["models.vgg19"] = [[
-    if dm.cuda.is_available() then -- 139.6 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.vgg19{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.vgg19{num_classes = 10}:eval() -- 139.6 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.vgg19_bn"] = [[
-    if dm.cuda.is_available() then -- 139.6 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.vgg19_bn{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.vgg19_bn{num_classes = 10}:eval() -- 139.6 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.vit_b_16"] = [[
     local model = dm.models.vit_b_16{image_size = 32, patch_size = 8, num_layers = 2,
       hidden_dim = 64, num_heads = 4, mlp_dim = 128, num_classes = 10}
@@ -177,15 +139,11 @@ return {
     local model = dm.models.vit_s_16{image_size = 32, num_layers = 2, num_classes = 10}
     model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
   ["models.wide_resnet101_2"] = [[
-    if dm.cuda.is_available() then -- 124.9 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.wide_resnet101_2{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.wide_resnet101_2{num_classes = 10}:eval() -- 124.9 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["models.wide_resnet50_2"] = [[
-    if dm.cuda.is_available() then -- 66.9 million parameters
-      local _ <close> = dm.device "cuda" -- where they are made
-      print(dm.models.wide_resnet50_2{num_classes = 10}(dm.rand(2, 3, 64, 64)).shape)
-    end]],
+    local model = dm.models.wide_resnet50_2{num_classes = 10}:eval() -- 66.9 million parameters
+    model(dm.rand(1, 3, 64, 64)).shape  --> {1, 10}]],
   ["nn"] = [[
     local model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     local loss = nn.CrossEntropyLoss()(model(dm.rand(3, 4)), dm.tensor{1, 2, 1})
