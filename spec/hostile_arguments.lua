@@ -123,12 +123,22 @@ for _, h in ipairs(handles) do
   say(h.name .. " after its __gc")
   for _ = 1, 2 do pcall(meta.__gc or print) end
   if meta.__gc then pcall(meta.__gc, h.value); pcall(meta.__gc, h.value) end
+  -- Every method runs before and after every other one, so that a fault of one order is found
+  -- in each run: the order of pairs is another in each process.
+  local names, by_name = {}, {}
   for _, group in ipairs{meta, methods} do
     for name, f in pairs(group) do
-      if type(f) == "function" then
-        say(h.name .. "." .. tostring(name) .. " after its __gc")
-        for _, v in ipairs(VALUES) do call(f, h.value, v, v) end
+      if type(f) == "function" and not by_name[name] then
+        by_name[name], names[#names + 1] = f, name
       end
+    end
+  end
+  table.sort(names)
+  for turn = 1, 2 do
+    for i = 1, #names do
+      local name = names[turn == 1 and i or #names + 1 - i]
+      say(h.name .. "." .. name .. " after its __gc")
+      for _, v in ipairs(VALUES) do call(by_name[name], h.value, v, v) end
     end
   end
 end

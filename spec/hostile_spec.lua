@@ -63,6 +63,16 @@ describe("a hostile script", function()
           end
         end
       end]],
+    ["a trace after its finalizer"] = [[
+      local trace = require("demilune.core")._amp_trace(false)
+      trace:open()
+      local x = dm.ones(2) + 1
+      assert(#trace:tallies() > 0)
+      debug.getmetatable(trace).__gc(trace)
+      assert(#trace:tallies() == 0)
+      local ok, message = pcall(trace.open, trace)
+      assert(not ok and message:find "finalized", message)
+      x:add(1)]],
     ["metatables that are closed"] = [[
       for _, v in ipairs{dm.ones(2), dm.Generator(), dm.ones(2).shape} do
         assert(type(getmetatable(v)) == "string")

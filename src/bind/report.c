@@ -41,9 +41,12 @@ static void set_open(Trace *tr, bool open) {
   tr->trace.depth = 0;
 }
 
-/* trace:open(), trace:close(): begin and end to observe; further calls do nothing. */
+/* trace:open(), trace:close(): begin and end to observe; further calls do nothing. A trace
+   that was finalized has no memory to count in, so it opens no more. */
 static int trace_open(lua_State *L) {
-  set_open(check_trace(L), true);
+  Trace *tr = check_trace(L);
+  if (!tr->trace.births) return luaL_error(L, "trace.open: this trace was finalized");
+  set_open(tr, true);
   return 0;
 }
 

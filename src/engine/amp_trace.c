@@ -264,6 +264,6 @@ void dm_amp_trace_free(dm_AmpTrace *tr) {
   dm_free(tr->tallies.slot);
   dm_free(tr->kept.slot);
   dm_free(tr->births);
-  tr->tallies.slot = tr->kept.slot = NULL;
+  tr->tallies = tr->kept = (dm_TallyTable){0};
   tr->births = NULL;
 }
