@@ -36,4 +36,10 @@ enum {
 typedef const char *dm_BackendOpenFn(const dm_Engine *engine);
 #define DM_BACKEND_SYMBOL "dm_backend"
 
+/* Opens the library of that file name, which lies beside ours or at the path that the variable
+   of the environment gives, and finds its one symbol. It stays open. Returns NULL, or the
+   reason why not: `absent` where there is no such file. */
+const char *dm_open_library(const char *file, const char *variable, const char *absent,
+                            const char *symbol, void **found);
+
 #endif
