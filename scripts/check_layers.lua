@@ -8,7 +8,7 @@ local LAYER = {
   base = 0,
   core = 1, cpu = 1,
   engine = 2, ops = 2, -- the rows of the op table
-  op = 3, data = 3,
+  op = 3, data = 3, dist = 3,
   bind = 4,
 }
 -- The folders inside a folder; they are of its layer.
@@ -16,6 +16,7 @@ local INSIDE = {
   op = "conv index linalg linear loss norm optim pointwise random reduce sequence shape "
     .. "signal sort spatial",
   cpu = "loops",
+  dist = "mpi",
 }
 -- Files of src/ itself, which any layer may include: demilune.h is the public face and includes
 -- nothing of the engine, and what src/ops/generate.lua writes into the build folder.

@@ -1,0 +1,24 @@
+/* Reductions over ranks in the order of the ranks, so that the bits of a result depend on
+   nothing else: neither on the library that carried the parts nor on the size of the slices. */
+#ifndef DM_DIST_REDUCE_H
+#define DM_DIST_REDUCE_H
+
+#include "base/dtype.h"
+
+typedef enum dm_RankOp {
+  DM_RANK_SUM,
+  DM_RANK_AVG, /* floats only */
+  DM_RANK_MIN, /* NaN where one is NaN */
+  DM_RANK_MAX,
+  DM_RANK_PRODUCT,
+  DM_RANK_BAND, /* integers and bool only */
+  DM_RANK_BOR
+} dm_RankOp;
+
+/* parts: (n_part, n) elements of dtype; out: (n), which may not overlap them. Floats of less
+   than 32 bits are combined in float32 and rounded once; integers wrap; of bool a sum is "any"
+   and a product "all". */
+void dm_rank_reduce(dm_RankOp op, dm_DType dtype, int n_part, const void *parts, int64_t n,
+                    void *out);
+
+#endif

@@ -1,0 +1,267 @@
+#include "dist/work.h"
+
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+
+enum { SMALL_BYTES = 32 << 10 }; /* of all parts; then one step is faster than two */
+enum { MOST_NAMED = 8 };         /* ranks that a message tells of */
+
+/* The steps. */
+enum { AGREE, COMPARE, EXPLAIN, FIRST, SECOND, THIRD, REFUSE };
+
+void dm_work_ref(dm_Work *w) { atomic_fetch_add(&w->refs, 1); }
+
+void dm_work_unref(dm_Work **w) {
+  if (*w && atomic_fetch_sub(&(*w)->refs, 1) == 1) {
+    dm_tensor_unref(&(*w)->in);
+    dm_tensor_unref(&(*w)->out);
+    dm_tensor_unref(&(*w)->a);
+    dm_tensor_unref(&(*w)->b);
+    dm_free((*w)->headers);
+    dm_free(*w);
+  }
+  *w = NULL;
+}
+
+static void end(dm_Work *w) { w->step = DM_WORK_ENDED; }
+
+void dm_work_fail(dm_Work *w, const char *text) {
+  snprintf(w->failure, sizeof w->failure, "%s", text);
+  w->failed = true;
+  end(w);
+}
+
+/* The hash of Fowler, Noll and Vo, 64 bits, of a text behind another. */
+static uint64_t hash_text(uint64_t h, const char *text) {
+  for (; *text; text++) h = (h ^ (uint8_t)*text) * 0x100000001b3u;
+  return (h ^ 0xff) * 0x100000001b3u;
+}
+
+static bool is_reduction(const dm_Work *w) {
+  return w->kind == DM_WORK_ALL_REDUCE || w->kind == DM_WORK_REDUCE ||
+         w->kind == DM_WORK_REDUCE_SCATTER;
+}
+
+/* Whether it takes one step to all-reduce it. */
+static bool is_small(const dm_Work *w) {
+  return w->kind == DM_WORK_ALL_REDUCE && dm_tensor_bytes(w->in) * w->group->n <= SMALL_BYTES;
+}
+
+/* Bytes of what all slices take together; zeros fill the last ones. */
+static int64_t slices_bytes(const dm_Work *w) {
+  return w->slice * w->group->n * dm_dtype_size(w->in->dtype);
+}
+
+/* So many bytes from the CPU's allocator, which keeps them for the next work. */
+static dm_status new_bytes(int64_t n, dm_Tensor **out) {
+  return dm_tensor_new(DM_U8, 1, &n, (dm_Device){.type = DM_CPU}, out);
+}
+
+dm_status dm_work_prepare(dm_Work *w) {
+  w->hash[0] = hash_text(hash_text(0xcbf29ce484222325u, w->header.name), w->header.key);
+  w->hash[1] = ~w->hash[0];
+  if (!is_reduction(w) || w->in->numel == 0) return DM_OK;
+  w->slice = is_small(w) ? w->in->numel : (w->in->numel + w->group->n - 1) / w->group->n;
+  const int64_t bytes = slices_bytes(w), given = dm_tensor_bytes(w->in);
+  DM_TRY(new_bytes(bytes, &w->b));
+  if (w->kind == DM_WORK_REDUCE_SCATTER || is_small(w)) return DM_OK;
+  DM_TRY(new_bytes(bytes, &w->a));
+  memset((char *)dm_tensor_data(w->a) + given, 0, (size_t)(bytes - given));
+  return DM_OK;
+}
+
+/* Only messages pass one another: of a group the collectives keep their order, of two ranks the
+   messages in one direction. */
+bool dm_work_blocks(const dm_Work *w, const dm_Work *later) {
+  if (dm_work_is_message(w) != dm_work_is_message(later)) return false;
+  if (!dm_work_is_message(w)) return w->agree == later->agree;
+  return w->agree == later->agree && w->kind == later->kind && w->peer == later->peer;
+}
+
+/* Bytes that this rank sends by that way. */
+static int64_t sent_by(const dm_Work *w, dm_Way way, int64_t n_bytes, int peer) {
+  const dm_Group *g = w->agree;
+  switch (way) {
+  case DM_WAY_BROADCAST:
+  case DM_WAY_SCATTER: return g->me == peer ? n_bytes * (g->n - 1) : 0;
+  case DM_WAY_GATHER: return g->me == peer ? 0 : n_bytes;
+  case DM_WAY_SEND: return n_bytes;
+  case DM_WAY_RECEIVE: return 0;
+  case DM_WAY_MIN: return g->n > 1 ? n_bytes : 0;
+  default: return n_bytes * (g->n - 1);
+  }
+}
+
+/* Posts it, to go on with `next` when it is done. */
+static void post(dm_Work *w, const dm_Transport *t, int next, dm_Way way, const void *in,
+                 void *out, int64_t n_bytes) {
+  w->step = next;
+  w->n_sent += sent_by(w, way, n_bytes, w->peer);
+  w->request = t->post(w->agree->comm, way, in, out, n_bytes, w->peer);
+  if (!w->request) dm_work_fail(w, t->text());
+}
+
+/* The data of a tensor; NULL of none. */
+static void *data_of(const dm_Tensor *t) { return t ? dm_tensor_data(t) : NULL; }
+
+/* ---- the agreement ---- */
+
+/* "rank 0 gives all_reduce(sum) {10} float32 (train.lua:31), rank 1 ..." of those that differ
+   from the first. */
+static void explain(dm_Work *w) {
+  char text[DM_FAILURE_TEXT];
+  int n = snprintf(text, sizeof text, "ranks do not agree"), named = 0;
+  for (int i = 0; i < w->agree->n && n < (int)sizeof text; i++) {
+    const dm_Header *h = &w->headers[i], *first = &w->headers[0];
+    const bool same = strcmp(h->name, first->name) == 0 && strcmp(h->key, first->key) == 0;
+    if ((i > 0 && same) || named == MOST_NAMED) continue;
+    n += snprintf(text + n, sizeof text - (size_t)n, "%s rank %d gives %s%s%s (%s)",
+                  named++ ? "," : ":", w->agree->ranks[i], h->name, *h->key ? " " : "", h->key,
+                  h->place);
+  }
+  dm_work_fail(w, text);
+}
+
+/* Two hashes differ where the least is not the largest, whose complement is the other least. */
+static void compare(dm_Work *w, const dm_Transport *t) {
+  if (w->least[0] == ~w->least[1]) {
+    w->step = FIRST;
+    return;
+  }
+  w->headers = dm_alloc(w->agree->n * (int64_t)sizeof *w->headers);
+  if (!w->headers) {
+    dm_work_fail(w, "ranks do not agree, and there is no memory to say why");
+    return;
+  }
+  post(w, t, EXPLAIN, DM_WAY_ALL_GATHER, &w->header, w->headers, sizeof w->header);
+}
+
+static void agree(dm_Work *w, const dm_Transport *t) {
+  if (w->kind == DM_WORK_SEND) {
+    post(w, t, FIRST, DM_WAY_SEND, &w->header, NULL, sizeof w->header);
+  } else if (w->kind == DM_WORK_RECEIVE) {
+    post(w, t, COMPARE, DM_WAY_RECEIVE, NULL, &w->other, sizeof w->other);
+  } else if (w->agree->n > 1) {
+    post(w, t, COMPARE, DM_WAY_MIN, w->hash, w->least, sizeof w->hash);
+  } else {
+    w->step = FIRST;
+  }
+}
+
+/* A message of another kind is received and dropped, so that the next one finds its place. */
+static void compare_message(dm_Work *w, const dm_Transport *t) {
+  if (strcmp(w->header.key, w->other.key) == 0) {
+    w->step = FIRST;
+    return;
+  }
+  if (new_bytes(w->other.n_bytes, &w->a) != DM_OK) {
+    dm_work_fail(w, "out of memory for a message that does not fit");
+    return;
+  }
+  post(w, t, REFUSE, DM_WAY_RECEIVE, NULL, data_of(w->a), w->other.n_bytes);
+}
+
+static void refuse(dm_Work *w) {
+  char text[DM_FAILURE_TEXT];
+  snprintf(text, sizeof text, "rank %d sends %s (%s), wanted %s", w->agree->ranks[w->peer],
+           w->other.key, w->other.place, w->header.key);
+  dm_work_fail(w, text);
+}
+
+/* ---- the data ---- */
+
+/* The first step of a reduction. */
+static void reduce_first(dm_Work *w, const dm_Transport *t) {
+  const int64_t bytes = dm_tensor_bytes(w->in), size = dm_dtype_size(w->in->dtype);
+  if (w->in->numel == 0) {
+    end(w);
+  } else if (is_small(w)) {
+    post(w, t, SECOND, DM_WAY_ALL_GATHER, data_of(w->in), data_of(w->b), bytes);
+  } else {
+    if (w->a) memcpy(data_of(w->a), data_of(w->in), (size_t)bytes);
+    post(w, t, SECOND, DM_WAY_ALL_TO_ALL, data_of(w->a ? w->a : w->in), data_of(w->b),
+         w->slice * size);
+  }
+}
+
+/* Combines this rank's slice, and gathers it with those of the others. */
+static void reduce_second(dm_Work *w, const dm_Transport *t) {
+  const int n = w->group->n;
+  const dm_DType dtype = w->in->dtype;
+  void *to = data_of(is_small(w) ? w->in : w->a ? w->a : w->out);
+  dm_rank_reduce(w->op, dtype, n, data_of(w->b), w->slice, to);
+  if (!w->a) end(w);
+  else
+    post(w, t, THIRD, w->kind == DM_WORK_REDUCE ? DM_WAY_GATHER : DM_WAY_ALL_GATHER,
+         data_of(w->a), data_of(w->b), w->slice * dm_dtype_size(dtype));
+}
+
+static void reduce_third(dm_Work *w) {
+  if (w->kind != DM_WORK_REDUCE || w->group->me == w->peer)
+    memcpy(data_of(w->in), data_of(w->b), (size_t)dm_tensor_bytes(w->in));
+  end(w);
+}
+
+static void split(dm_Work *w, const dm_Transport *t) {
+  bool failed;
+  w->group->comm = t->split(w->group->me >= 0, &failed);
+  if (failed) dm_work_fail(w, t->text());
+  else end(w);
+}
+
+/* Posts what moves the data of all but reductions. */
+static void move(dm_Work *w, const dm_Transport *t, dm_Way way, int64_t n_bytes) {
+  const bool into_in = way == DM_WAY_BROADCAST || way == DM_WAY_RECEIVE;
+  if (n_bytes == 0 && !dm_work_is_message(w)) end(w);
+  else
+    post(w, t, THIRD, way, into_in ? NULL : data_of(w->in), data_of(into_in ? w->in : w->out),
+         n_bytes);
+}
+
+static void first(dm_Work *w, const dm_Transport *t) {
+  const int64_t in = w->in ? dm_tensor_bytes(w->in) : 0,
+                out = w->out ? dm_tensor_bytes(w->out) : 0;
+  switch (w->kind) {
+  case DM_WORK_BARRIER: end(w); break;
+  case DM_WORK_SPLIT: split(w, t); break;
+  case DM_WORK_ALL_REDUCE:
+  case DM_WORK_REDUCE:
+  case DM_WORK_REDUCE_SCATTER: reduce_first(w, t); break;
+  case DM_WORK_BROADCAST: move(w, t, DM_WAY_BROADCAST, in); break;
+  case DM_WORK_ALL_GATHER: move(w, t, DM_WAY_ALL_GATHER, in); break;
+  case DM_WORK_GATHER: move(w, t, DM_WAY_GATHER, in); break;
+  case DM_WORK_SCATTER: move(w, t, DM_WAY_SCATTER, out); break;
+  case DM_WORK_ALL_TO_ALL: move(w, t, DM_WAY_ALL_TO_ALL, in / w->group->n); break;
+  case DM_WORK_SEND: move(w, t, DM_WAY_SEND, in); break;
+  case DM_WORK_RECEIVE: move(w, t, DM_WAY_RECEIVE, in); break;
+  }
+}
+
+bool dm_work_advance(dm_Work *w, const dm_Transport *t) {
+  if (w->request) {
+    const int state = t->test(&w->request);
+    if (state == 0) return false;
+    if (state < 0) {
+      dm_work_fail(w, t->text());
+      return true;
+    }
+  }
+  switch (w->step) {
+  case AGREE: agree(w, t); break;
+  case COMPARE:
+    if (w->kind == DM_WORK_RECEIVE) compare_message(w, t);
+    else compare(w, t);
+    break;
+  case EXPLAIN: explain(w); break;
+  case FIRST: first(w, t); break;
+  case SECOND: reduce_second(w, t); break;
+  case THIRD:
+    if (is_reduction(w)) reduce_third(w);
+    else end(w);
+    break;
+  default: refuse(w); break;
+  }
+  return true;
+}

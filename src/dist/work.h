@@ -1,0 +1,103 @@
+/* A piece of communication: what a call of a collective asks for, and the steps by which it
+   comes about.
+
+   Each collective begins with an agreement: the ranks compare a hash of the call's name, dtype
+   and shape, before any data moves. Where it differs they exchange the descriptions themselves,
+   and all of them fail with the same text. A message between two ranks carries its description
+   ahead.
+
+   A reduction sends slice j of each rank to rank j, which combines the slices in the order of
+   the ranks (reduce.h), and gathers what they come to; a rank then sends 2 (n - 1) / n of the
+   tensor's bytes, as by a ring. A small one gathers everything everywhere, in one step, and
+   combines it in the same order. */
+#ifndef DM_WORK_H
+#define DM_WORK_H
+
+#include <stdatomic.h>
+
+#include "core/tensor.h"
+#include "dist/reduce.h"
+#include "dist/transport.h"
+
+enum {
+  DM_MAX_GROUP = 64, /* groups of a process, the world among them */
+  DM_NAME_TEXT = 32,
+  DM_KEY_TEXT = 224,
+  DM_PLACE_TEXT = 128,
+  DM_FAILURE_TEXT = 2048
+};
+
+typedef enum dm_WorkKind {
+  DM_WORK_BARRIER,
+  DM_WORK_ALL_REDUCE,     /* in: reduced in place */
+  DM_WORK_BROADCAST,      /* in: of rank `peer`; written on the others */
+  DM_WORK_REDUCE,         /* in: written on rank `peer` */
+  DM_WORK_ALL_GATHER,     /* in; out: n times as large */
+  DM_WORK_REDUCE_SCATTER, /* in: n times as large as out */
+  DM_WORK_GATHER,         /* in; out: on rank `peer` only */
+  DM_WORK_SCATTER,        /* in: on rank `peer` only; out */
+  DM_WORK_ALL_TO_ALL,     /* in, out */
+  DM_WORK_SEND,           /* in, to rank `peer` */
+  DM_WORK_RECEIVE,        /* in: written */
+  DM_WORK_SPLIT           /* makes the group */
+} dm_WorkKind;
+
+/* Ranks that communicate, in the order of the world's. */
+typedef struct dm_Group {
+  int index;           /* 0: the world */
+  int n, me;           /* me: this process's place; -1: it is no member */
+  int *ranks;          /* (n) in the world */
+  dm_Comm *comm;       /* used by the thread alone */
+  int64_t n_post;      /* collectives that were asked for */
+  atomic_llong n_done; /* of these ended, well or not */
+} dm_Group;
+
+/* How the ranks know a call: what has to agree, and where it stands in the script. */
+typedef struct dm_Header {
+  int64_t n_bytes; /* of a message's data */
+  char name[DM_NAME_TEXT], key[DM_KEY_TEXT], place[DM_PLACE_TEXT];
+} dm_Header;
+
+typedef struct dm_Work {
+  atomic_int refs;
+  dm_WorkKind kind;
+  dm_RankOp op;
+  dm_Group *group; /* of the collective; the new one of DM_WORK_SPLIT agrees in the world */
+  dm_Group *agree;
+  int peer;            /* a place in the group */
+  dm_Tensor *in, *out; /* owned; contiguous, on the CPU; or NULL */
+  dm_Header header, other;
+  dm_Header *headers; /* (n), owned, where the ranks do not agree */
+  uint64_t hash[2], least[2];
+  dm_Tensor *a, *b; /* owned: bytes of slices that go and come; or NULL */
+  int64_t slice;    /* elements of a slice */
+  int64_t number;   /* of the collective in its group, from 1; 0: a message */
+  double posted;    /* seconds */
+  _Atomic double deadline;
+  int64_t n_sent; /* bytes */
+  int step;
+  dm_Request *request;
+  atomic_bool done;
+  bool failed;
+  char failure[DM_FAILURE_TEXT];
+  struct dm_Work *next;
+} dm_Work;
+
+/* Sets up hash and memory of a work whose other fields are set. DM_EMEM: there is none. */
+dm_status dm_work_prepare(dm_Work *w);
+/* One step, if the last one is over; false: it is not. The work has ended where w->step is
+   DM_WORK_ENDED. */
+enum { DM_WORK_ENDED = 100 };
+bool dm_work_advance(dm_Work *w, const dm_Transport *t);
+/* Ends it with that failure. */
+void dm_work_fail(dm_Work *w, const char *text);
+/* True where `later` may not begin before w has ended: their order has to be the same on all
+   ranks. */
+bool dm_work_blocks(const dm_Work *w, const dm_Work *later);
+static inline bool dm_work_is_message(const dm_Work *w) {
+  return w->kind == DM_WORK_SEND || w->kind == DM_WORK_RECEIVE;
+}
+void dm_work_ref(dm_Work *w);
+void dm_work_unref(dm_Work **w);
+
+#endif

@@ -1,0 +1,675 @@
+#include "dist/world.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/threads.h"
+#include "engine/backend.h"
+
+/* Naps of the thread, in seconds, after a few looks without success: the longer nothing has
+   moved, the longer, up to the last two, where something is under way and where nothing is. */
+enum { LOOKS = 64 };
+static const double NAP = 50e-6, BUSY_NAP = 1e-3, IDLE_NAP = 4e-3, NAP_SHARE = 0.05;
+/* Who has left had sent all that it sent: it arrives within this time. */
+static const double GRACE = 0.5;
+/* An answer to the question where a rank is. */
+static const double ANSWER = 1.0;
+
+typedef enum Stage { CLOSED, OPENING, OPEN, LEAVING, LEFT, UNUSABLE } Stage;
+
+typedef enum LetterKind { ASK, STATUS, GOODBYE } LetterKind;
+
+enum { LAST_TEXT = DM_NAME_TEXT + DM_KEY_TEXT + DM_PLACE_TEXT + 16 };
+
+/* A letter: where a rank is. */
+typedef struct Letter {
+  int32_t kind, from;
+  int32_t waits;               /* its last collective has not ended */
+  int32_t failed;              /* GOODBYE: it leaves without order */
+  double since;                /* seconds since that one was asked for, or ended */
+  int64_t count[DM_MAX_GROUP]; /* collectives: asked for; of GOODBYE: ended */
+  char last[LAST_TEXT];
+  char failure[DM_FAILURE_TEXT];
+} Letter;
+
+/* A letter on its way. */
+typedef struct Sent {
+  Letter letter;
+  dm_Request *request;
+  struct Sent *next;
+} Sent;
+
+/* What is known of another rank. */
+typedef struct Peer {
+  bool left, answered;
+  double left_at;
+  Letter letter; /* the last one */
+} Peer;
+
+typedef struct World {
+  pthread_mutex_t lock; /* of stage, incoming, why, leaving, stats and the last call */
+  pthread_cond_t done, kick;
+  pthread_t thread;
+  bool has_thread;
+  unsigned forks;
+  const dm_Transport *transport;
+  Stage stage;
+  int rank, n, node_rank;
+  double timeout;
+  char why[DM_FAILURE_TEXT]; /* the failure, after which nothing works; or empty */
+  bool leaves, orderly;
+  dm_Group *groups[DM_MAX_GROUP];
+  int n_group;
+  dm_Work *incoming, **incoming_end;
+  dm_WorldStats stats;
+  dm_Header last; /* the last collective */
+  const dm_Work *last_work;
+  double last_at;
+  /* the thread's own */
+  dm_Work *works;
+  Sent *sent;
+  Peer *peers; /* (n) */
+  Letter inbox;
+  dm_Request *inbox_request;
+  double asked_at; /* 0: not asked */
+} World;
+
+static World world = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Waits at the condition for so many seconds at most; the lock is held. */
+static void wait_at(pthread_cond_t *cond, double seconds) {
+  const double until = now() + seconds;
+  const struct timespec t = {.tv_sec = (time_t)until,
+                             .tv_nsec = (long)((until - (double)(time_t)until) * 1e9)};
+  pthread_cond_timedwait(cond, &world.lock, &t);
+}
+
+/* ---- works that end ---- */
+
+/* Tells the script's thread. The list's reference is dropped, but for a work that the library
+   may still write: its memory is given up for good. */
+static void finish(dm_Work *w) {
+  const bool is_collective = !dm_work_is_message(w);
+  dm_Work *list = w;
+  pthread_mutex_lock(&world.lock);
+  world.stats.n_sent += w->n_sent;
+  if (is_collective) atomic_fetch_add(&w->agree->n_done, 1);
+  /* a group that came to nothing on all ranks leaves its number to the next one */
+  if (w->kind == DM_WORK_SPLIT && w->failed && w->group->index == world.n_group - 1)
+    world.n_group--;
+  if (world.last_work == w) {
+    world.last_work = NULL;
+    world.last_at = now();
+  }
+  atomic_store(&w->done, true);
+  pthread_cond_broadcast(&world.done);
+  pthread_mutex_unlock(&world.lock);
+  if (!w->request) dm_work_unref(&list);
+}
+
+/* Nothing works from now on: ends all works with that text. */
+static void fail_world(const char *text) {
+  pthread_mutex_lock(&world.lock);
+  if (!*world.why) snprintf(world.why, sizeof world.why, "%s", text);
+  pthread_mutex_unlock(&world.lock);
+  while (world.works) {
+    dm_Work *w = world.works;
+    world.works = w->next;
+    dm_work_fail(w, text);
+    finish(w);
+  }
+}
+
+/* ---- letters ---- */
+
+/* Describes this rank; the lock is held. */
+static void describe(Letter *letter, LetterKind kind) {
+  memset(letter, 0, sizeof *letter);
+  letter->kind = (int32_t)kind;
+  letter->from = world.rank;
+  letter->waits = world.last_work != NULL;
+  letter->failed = kind == GOODBYE && (!world.orderly || *world.why);
+  letter->since = now() - world.last_at;
+  for (int i = 0; i < world.n_group; i++)
+    letter->count[i] = kind == GOODBYE ? (int64_t)atomic_load(&world.groups[i]->n_done)
+                                       : world.groups[i]->n_post;
+  if (*world.last.name)
+    snprintf(letter->last, sizeof letter->last, "%s%s%s (%s)", world.last.name,
+             *world.last.key ? " " : "", world.last.key, world.last.place);
+  snprintf(letter->failure, sizeof letter->failure, "%s", world.why);
+}
+
+/* Sends a letter; one for which there is no memory is missed by nobody but its reader. */
+static void send_letter(LetterKind kind, int to) {
+  Sent *s = dm_alloc_zero(sizeof *s);
+  if (!s) return;
+  pthread_mutex_lock(&world.lock);
+  describe(&s->letter, kind);
+  pthread_mutex_unlock(&world.lock);
+  const dm_Transport *t = world.transport;
+  s->request = t->post(t->letters(), DM_WAY_SEND, &s->letter, NULL, sizeof s->letter, to);
+  if (!s->request) {
+    dm_free(s);
+    return;
+  }
+  s->next = world.sent;
+  world.sent = s;
+}
+
+static void send_all(LetterKind kind) {
+  for (int r = 0; r < world.n; r++) {
+    if (r != world.rank && (kind == GOODBYE || !world.peers[r].left)) send_letter(kind, r);
+  }
+}
+
+static void free_sent(void) {
+  for (Sent **at = &world.sent; *at;) {
+    Sent *s = *at;
+    if (world.transport->test(&s->request) == 0) {
+      at = &s->next;
+      continue;
+    }
+    *at = s->next;
+    dm_free(s);
+  }
+}
+
+static void post_inbox(void) {
+  const dm_Transport *t = world.transport;
+  world.inbox_request =
+      t->post(t->letters(), DM_WAY_RECEIVE, NULL, &world.inbox, sizeof world.inbox, -1);
+}
+
+/* Reads the letters that have come. */
+static void read_letters(void) {
+  while (world.inbox_request && world.transport->test(&world.inbox_request) == 1) {
+    const Letter *letter = &world.inbox;
+    if (letter->from >= 0 && letter->from < world.n) {
+      Peer *p = &world.peers[letter->from];
+      if (letter->kind != ASK) {
+        p->letter = *letter;
+        p->answered = true;
+      }
+      if (letter->kind == GOODBYE) {
+        p->left = true;
+        p->left_at = now();
+      } else if (letter->kind == ASK) {
+        send_letter(STATUS, letter->from);
+      }
+    }
+    post_inbox();
+  }
+}
+
+/* ---- who is not there ---- */
+
+/* "its last was all_reduce {10} float32 (train.lua:31), which ended 4 s ago" */
+static int tell_last(char *text, size_t size, const Letter *letter) {
+  if (!*letter->last) return snprintf(text, size, "it has called no collective");
+  if (letter->waits)
+    return snprintf(text, size, "it waits in %s, since %.0f s", letter->last, letter->since);
+  return snprintf(text, size, "its last was %s, which ended %.0f s ago", letter->last,
+                  letter->since);
+}
+
+/* What is known of the rank that keeps the work waiting; 0: it does not. */
+static int tell_peer(char *text, size_t size, const dm_Work *w, int place) {
+  const int rank = w->agree->ranks[place];
+  const Peer *p = &world.peers[rank];
+  if (rank == world.rank) return 0;
+  if (!p->answered) return snprintf(text, size, "; rank %d does not answer", rank);
+  if (w->number > 0 && p->letter.count[w->agree->index] >= w->number) return 0;
+  const int n = snprintf(text, size, "; rank %d is not there: ", rank);
+  if (n >= (int)size) return n;
+  return n + tell_last(text + n, size - (size_t)n, &p->letter);
+}
+
+/* Ends the world because of a work that waits for too long. */
+static void report(const dm_Work *w) {
+  char text[DM_FAILURE_TEXT];
+  int n = snprintf(text, sizeof text, "waited for %.3g s in %s%s%s (%s)", now() - w->posted,
+                   w->header.name, *w->header.key ? " " : "", w->header.key, w->header.place);
+  const int before = n;
+  for (int i = 0; i < w->agree->n && n < (int)sizeof text; i++) {
+    if (!dm_work_is_message(w) || i == w->peer)
+      n += tell_peer(text + n, sizeof text - (size_t)n, w, i);
+  }
+  if (n == before)
+    snprintf(text + n, sizeof text - (size_t)n,
+             "; all ranks are there: the data is slow, or a rank is stopped");
+  fail_world(text);
+}
+
+/* Whether all ranks that have not left have said where they are. */
+static bool all_answered(void) {
+  for (int r = 0; r < world.n; r++) {
+    if (r != world.rank && !world.peers[r].answered) return false;
+  }
+  return true;
+}
+
+/* A work is beyond its time: asks the others first. */
+static void too_late(const dm_Work *w) {
+  if (world.asked_at == 0) {
+    for (int r = 0; r < world.n; r++) world.peers[r].answered = world.peers[r].left;
+    world.asked_at = now();
+    send_all(ASK);
+  } else if (all_answered() || now() - world.asked_at > ANSWER) {
+    report(w);
+  }
+}
+
+/* The rank without which the work cannot end since it has left, or -1. */
+static int missing_rank(const dm_Work *w) {
+  for (int i = 0; i < w->agree->n; i++) {
+    const int rank = w->agree->ranks[i];
+    const Peer *p = &world.peers[rank];
+    if (!p->left || now() - (p->left_at > w->posted ? p->left_at : w->posted) < GRACE) continue;
+    if (dm_work_is_message(w) ? i == w->peer : p->letter.count[w->agree->index] < w->number)
+      return rank;
+  }
+  return -1;
+}
+
+/* Ends the world because a rank that the work waits for has left. */
+static void tell_leaver(int rank) {
+  char text[DM_FAILURE_TEXT];
+  const Letter *letter = &world.peers[rank].letter;
+  int n = snprintf(text, sizeof text, "rank %d has left after %lld collectives", rank,
+                   (long long)letter->count[0]);
+  if (*letter->failure)
+    snprintf(text + n, sizeof text - (size_t)n, ", for it failed: %.1024s", letter->failure);
+  else if (letter->failed)
+    snprintf(text + n, sizeof text - (size_t)n,
+             ": its script ended, or raised an error, without destroy_process_group");
+  fail_world(text);
+}
+
+/* Looks for works that will never end, or not in time. */
+static void look_for_faults(void) {
+  const double at = now();
+  for (const dm_Work *w = world.works; w; w = w->next) {
+    const int rank = missing_rank(w);
+    if (rank >= 0) {
+      tell_leaver(rank);
+      return;
+    }
+    if (at > w->deadline) {
+      too_late(w);
+      return;
+    }
+  }
+  world.asked_at = 0;
+}
+
+/* ---- the thread ---- */
+
+/* Takes what the script has handed over. */
+static void take_incoming(void) {
+  dm_Work **at = &world.works;
+  while (*at) at = &(*at)->next;
+  pthread_mutex_lock(&world.lock);
+  *at = world.incoming;
+  world.incoming = NULL;
+  world.incoming_end = &world.incoming;
+  char why[sizeof world.why];
+  memcpy(why, world.why, sizeof why);
+  pthread_mutex_unlock(&world.lock);
+  if (*why && world.works) fail_world(why);
+}
+
+/* Whether a work before it in the list has to end first. */
+static bool is_blocked(const dm_Work *w) {
+  for (const dm_Work *before = world.works; before != w; before = before->next) {
+    if (dm_work_blocks(before, w)) return true;
+  }
+  return false;
+}
+
+/* Advances all works; true: one of them went on. */
+static bool advance(void) {
+  bool moved = false;
+  for (dm_Work **at = &world.works; *at;) {
+    dm_Work *w = *at;
+    if (!is_blocked(w)) moved |= dm_work_advance(w, world.transport);
+    if (w->step == DM_WORK_ENDED) {
+      *at = w->next;
+      finish(w);
+    } else {
+      at = &w->next;
+    }
+  }
+  return moved;
+}
+
+/* Lets the processor go for a moment, or until the script hands something over. */
+static void nap(bool moved) {
+  static _Thread_local int looks;
+  static _Thread_local double moved_at;
+  const double at = now();
+  if (moved) {
+    looks = 0;
+    moved_at = at;
+  }
+  if (world.works && looks++ < LOOKS) {
+    sched_yield();
+    return;
+  }
+  const double most = world.works ? BUSY_NAP : IDLE_NAP, grown = NAP_SHARE * (at - moved_at);
+  const double seconds = grown < NAP ? NAP : grown > most ? most : grown;
+  pthread_mutex_lock(&world.lock);
+  if (!world.incoming && (!world.leaves || world.stage == LEAVING))
+    wait_at(&world.kick, seconds);
+  pthread_mutex_unlock(&world.lock);
+}
+
+/* Says goodbye, once nothing is under way or there is no time for it. True: has been said. */
+static bool say_goodbye(void) {
+  pthread_mutex_lock(&world.lock);
+  const bool leaves = world.leaves, orderly = world.orderly, said = world.stage == LEAVING;
+  pthread_mutex_unlock(&world.lock);
+  if (said || !leaves || (orderly && world.works)) return said;
+  send_all(GOODBYE);
+  pthread_mutex_lock(&world.lock);
+  world.stage = LEAVING;
+  pthread_mutex_unlock(&world.lock);
+  return true;
+}
+
+static bool all_left(void) {
+  for (int r = 0; r < world.n; r++) {
+    if (r != world.rank && !world.peers[r].left) return false;
+  }
+  return true;
+}
+
+/* Whether no rank has failed, so that MPI can be ended; it would wait for ever otherwise. */
+static bool all_well(void) {
+  if (world.works || world.sent || *world.why || !all_left()) return false;
+  for (int r = 0; r < world.n; r++) {
+    if (world.peers[r].letter.failure[0]) return false;
+  }
+  return true;
+}
+
+static void set_stage(Stage stage) {
+  pthread_mutex_lock(&world.lock);
+  world.stage = stage;
+  pthread_cond_broadcast(&world.done);
+  pthread_mutex_unlock(&world.lock);
+}
+
+/* Makes the world's group of all ranks. */
+static bool make_world(void) {
+  int *ranks = dm_alloc(world.n * (int64_t)sizeof *ranks);
+  world.peers = dm_alloc_zero(world.n * (int64_t)sizeof *world.peers);
+  for (int r = 0; ranks && r < world.n; r++) ranks[r] = r;
+  const bool made = ranks && world.peers && dm_world_new_group(world.n, ranks);
+  dm_free(ranks);
+  if (made) world.groups[0]->comm = world.transport->world();
+  return made;
+}
+
+/* Opens the transport and makes the world; false: world.why says why not. */
+static bool open_world(void) {
+  char why[DM_FAILURE_TEXT] = "";
+  if (!world.transport->open(&world.rank, &world.n, &world.node_rank))
+    snprintf(why, sizeof why, "%s", world.transport->text());
+  else if (!make_world()) snprintf(why, sizeof why, "out of memory");
+  pthread_mutex_lock(&world.lock);
+  snprintf(world.why, sizeof world.why, "%s", why);
+  pthread_mutex_unlock(&world.lock);
+  return !*why;
+}
+
+/* Works until the process has left: the goodbyes of the others are there, or time is over. */
+static void work(void) {
+  double until = 0;
+  while (true) {
+    take_incoming();
+    const bool moved = advance();
+    read_letters();
+    free_sent();
+    look_for_faults();
+    if (say_goodbye()) {
+      if (until == 0) until = now() + (*world.why ? GRACE : world.timeout);
+      if ((all_left() && !world.sent) || now() > until) return;
+    }
+    nap(moved);
+  }
+}
+
+static void *communicate(void *nothing) {
+  DM_UNUSED(nothing);
+  dm_stay_serial();
+#ifdef PR_SET_TIMERSLACK
+  prctl(PR_SET_TIMERSLACK,
+        1000UL); /* nanoseconds: Linux makes a nap of 50 us one of 100 else */
+#endif
+  if (!open_world()) {
+    set_stage(UNUSABLE);
+    return NULL;
+  }
+  post_inbox();
+  set_stage(OPEN);
+  work();
+  if (all_well()) {
+    if (world.inbox_request) world.transport->cancel(&world.inbox_request);
+    world.transport->close();
+  }
+  set_stage(LEFT);
+  return NULL;
+}
+
+/* ---- the script's thread ---- */
+
+/* The transport of mpi.so; NULL: *why says why not. It stays open for good. */
+static const dm_Transport *mpi_transport(const char **why) {
+  static void *symbol;
+  *why = NULL;
+  if (!symbol)
+    *why = dm_open_library("mpi.so", "DEMILUNE_MPI", "this build has no MPI part (mpi.so)",
+                           DM_TRANSPORT_SYMBOL, &symbol);
+  if (*why) return NULL;
+  const dm_Transport *t = symbol;
+  if (strcmp(t->version, DM_VERSION) == 0) return t;
+  *why = "mpi.so is of another version of demilune";
+  return NULL;
+}
+
+const char *dm_world_lacks(void) {
+  const char *why;
+  mpi_transport(&why);
+  return why;
+}
+
+static void init_conditions(void) {
+  pthread_condattr_t attr;
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&world.done, &attr);
+  pthread_cond_init(&world.kick, &attr);
+  pthread_condattr_destroy(&attr);
+}
+
+/* Signals belong to the script's thread, and to no thread that MPI starts. */
+static bool start_thread(void) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int failed = pthread_create(&world.thread, NULL, communicate, NULL);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return !failed;
+}
+
+const char *dm_world_open(bool by_mpi, double timeout) {
+  const char *why = NULL;
+  if (world.stage == LEFT || world.stage == UNUSABLE)
+    return "the process group has ended, and MPI cannot begin again in this process";
+  if (world.stage != CLOSED) return "the process group is there already";
+  world.transport = by_mpi ? mpi_transport(&why) : &dm_self_transport;
+  if (why) return why;
+  world.has_thread = by_mpi;
+  world.forks = dm_fork_count();
+  world.timeout = timeout;
+  world.incoming_end = &world.incoming;
+  init_conditions();
+  if (!by_mpi) {
+    if (!open_world()) return "out of memory";
+    world.stage = OPEN;
+    return NULL;
+  }
+  world.stage = OPENING;
+  if (start_thread()) return NULL;
+  world.stage = CLOSED;
+  return "no thread could be started";
+}
+
+bool dm_world_opened(int ms, const char **why) {
+  pthread_mutex_lock(&world.lock);
+  if (world.stage == OPENING) wait_at(&world.done, ms / 1e3);
+  const Stage stage = world.stage;
+  pthread_mutex_unlock(&world.lock);
+  *why = stage == UNUSABLE ? world.why : NULL;
+  return stage == OPEN;
+}
+
+bool dm_world_is_open(void) { return world.stage == OPEN && world.forks == dm_fork_count(); }
+int dm_world_rank(void) { return world.rank; }
+int dm_world_node_rank(void) { return world.node_rank; }
+
+dm_Group *dm_world_group(int index) {
+  return index >= 0 && index < world.n_group ? world.groups[index] : NULL;
+}
+
+dm_Group *dm_world_new_group(int n, const int *ranks) {
+  dm_Group *g = world.n_group < DM_MAX_GROUP
+                    ? dm_alloc_zero((int64_t)sizeof *g + n * (int64_t)sizeof *ranks)
+                    : NULL;
+  if (!g) {
+    dm_fail(DM_ESTATE, "new_group: no memory, or more than %d groups", DM_MAX_GROUP - 1);
+    return NULL;
+  }
+  g->ranks = (int *)(g + 1);
+  memcpy(g->ranks, ranks, sizeof *ranks * (size_t)n);
+  g->n = n;
+  g->me = -1;
+  for (int i = 0; i < n; i++) {
+    if (ranks[i] == world.rank) g->me = i;
+  }
+  pthread_mutex_lock(&world.lock);
+  g->index = world.n_group;
+  world.groups[world.n_group++] = g;
+  pthread_mutex_unlock(&world.lock);
+  return g;
+}
+
+dm_Work *dm_work_new(void) {
+  dm_Work *w = dm_alloc_zero(sizeof *w);
+  if (w) w->refs = 1;
+  return w;
+}
+
+/* Runs the work to its end: a world of one has no thread. */
+static void run_alone(dm_Work *w) {
+  while (w->step != DM_WORK_ENDED) dm_work_advance(w, world.transport);
+  finish(w);
+}
+
+dm_status dm_world_post(dm_Work *w) {
+  DM_TRY(dm_work_prepare(w));
+  w->posted = now();
+  w->deadline = w->posted + world.timeout;
+  dm_work_ref(w); /* the list's */
+  pthread_mutex_lock(&world.lock);
+  world.stats.n_call++;
+  if (!dm_work_is_message(w)) {
+    w->number = ++w->agree->n_post;
+    world.last = w->header;
+    world.last_work = w;
+    world.last_at = w->posted;
+  }
+  if (world.has_thread) {
+    *world.incoming_end = w;
+    world.incoming_end = &w->next;
+    pthread_cond_signal(&world.kick);
+  }
+  pthread_mutex_unlock(&world.lock);
+  if (!world.has_thread) run_alone(w);
+  return DM_OK;
+}
+
+bool dm_world_wait(const dm_Work *w, int ms) {
+  if (atomic_load(&w->done)) return true;
+  const double from = now();
+  pthread_mutex_lock(&world.lock);
+  while (!atomic_load(&w->done) && now() - from < ms / 1e3)
+    wait_at(&world.done, ms / 1e3 - (now() - from));
+  world.stats.waited += now() - from;
+  pthread_mutex_unlock(&world.lock);
+  return atomic_load(&w->done);
+}
+
+/* The thread reads the deadline without the lock: a moment earlier or later is no matter. */
+void dm_world_limit(dm_Work *w, double seconds) { w->deadline = now() + seconds; }
+
+void dm_world_leave(bool orderly) {
+  if (world.stage != OPEN || world.forks != dm_fork_count()) return;
+  pthread_mutex_lock(&world.lock);
+  world.leaves = true;
+  world.orderly = orderly && !*world.why;
+  if (!world.has_thread) world.stage = LEFT;
+  pthread_cond_signal(&world.kick);
+  pthread_mutex_unlock(&world.lock);
+}
+
+/* Frees what a world of one holds, which may be opened again. MPI does not begin twice, and a
+   work that never ended still points to its group. */
+static void clear_world(void) {
+  for (int i = 0; i < world.n_group; i++) dm_free(world.groups[i]);
+  memset(world.groups, 0, sizeof world.groups);
+  world.n_group = 0;
+  dm_free(world.peers);
+  world.peers = NULL;
+  world.leaves = world.has_thread = false;
+  world.stats = (dm_WorldStats){0};
+  world.last = (dm_Header){0};
+  pthread_cond_destroy(&world.done);
+  pthread_cond_destroy(&world.kick);
+  world.stage = CLOSED;
+}
+
+bool dm_world_left(int ms) {
+  if (world.stage == CLOSED || world.forks != dm_fork_count()) return true;
+  pthread_mutex_lock(&world.lock);
+  if (world.stage != LEFT) wait_at(&world.done, ms / 1e3);
+  const bool left = world.stage == LEFT;
+  pthread_mutex_unlock(&world.lock);
+  if (!left) return false;
+  const bool by_mpi = world.has_thread;
+  if (by_mpi) pthread_join(world.thread, NULL);
+  world.has_thread = false;
+  if (!by_mpi && !*world.why) clear_world();
+  return true;
+}
+
+dm_WorldStats dm_world_stats(void) {
+  pthread_mutex_lock(&world.lock);
+  const dm_WorldStats stats = world.stats;
+  pthread_mutex_unlock(&world.lock);
+  return stats;
+}
