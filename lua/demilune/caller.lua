@@ -17,6 +17,10 @@ local function position()
   end
 end
 
+--- The line of whoever called the library, "file:line"; "" where no Lua called.
+---@return string
+function caller.where() return (position():gsub(": $", "")) end
+
 -- Where in a model the error is, "in model.layers[3] Linear(784 -> 256): ", or ""; nn/module.lua
 -- puts its own function here. The C code of the module calls it too.
 function caller.inside() return "" end

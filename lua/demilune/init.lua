@@ -29,6 +29,7 @@ local MODULES = {
   special = "demilune.special",
   signal = "demilune.signal",
   distributions = "demilune.distributions",
+  distributed = "demilune.distributed",
   func = "demilune.func",
   profiler = "demilune.profiler",
   vision = "demilune.vision",

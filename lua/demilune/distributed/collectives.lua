@@ -1,0 +1,362 @@
+-- The collectives and messages of demilune.distributed.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local dtypes = require "demilune.dtypes"
+local options = require "demilune.options"
+local world = require "demilune.distributed.world"
+
+local collectives = {}
+
+local OPS = "op: 'sum'|'avg'|'min'|'max'|'product'|'band'|'bor' = 'sum'"
+local GROUP, ASYNC = "group?: group", "async_op: boolean = false"
+
+local function signature(name, ...)
+  return options.signature(name, table.concat({...}, ", "))
+end
+
+-- ---- checks ----
+
+local function text_of(x) return ("%s %s"):format(tostring(x.shape), x.dtype) end
+
+local function check_op(name, x, op)
+  local is_float = dtypes.of[x.dtype].kind == "float"
+  if op == "avg" and not is_float then
+    caller.raise("%s: avg of %s, wanted floats; hint: sum, then // by the number of ranks", name,
+      x.dtype)
+  elseif (op == "band" or op == "bor") and is_float then
+    caller.raise("%s: %s of %s, wanted integers or bool", name, op, x.dtype)
+  end
+end
+
+-- Raises unless the tensors have one dtype, and `large` is n times as large as `small`.
+local function check_sizes(name, n, large, small, what)
+  if large.dtype ~= small.dtype then
+    caller.raise("%s: dtypes %s and %s, wanted the same", name, large.dtype, small.dtype)
+  elseif large:numel() ~= n * small:numel() then
+    caller.raise("%s: %s for %s; wanted %s of %d times %d elements", name, text_of(large),
+      text_of(small), what, n, small:numel())
+  end
+end
+
+-- x for C to read: dense, on the CPU.
+local function to_read(x) return (core._dist_dense(x)) end
+
+-- x for C to write, and a function that brings what was written into x.
+local function to_write(name, x)
+  local dense, is_shared, overlaps = core._dist_dense(x)
+  if overlaps then
+    caller.raise("%s: elements of the tensor share memory; hint: x:contiguous()", name)
+  end
+  return dense, function()
+    if not is_shared then x:detach():copy_(dense) end
+    return x
+  end
+end
+
+local function nothing() end
+
+-- An uninitialized tensor on the CPU for n parts like x.
+local function new_parts(n, x)
+  return core.empty({n, table.unpack(x.shape)}, {dtype = x.dtype, device = "cpu"})
+end
+
+-- A function that gives the n parts as a list of tensors on x's device.
+local function as_list(parts, n, x)
+  local device = x.device
+  return function()
+    local list = parts:to(device):unbind(1)
+    for i = 1, n do list[i] = list[i]:clone() end
+    return list
+  end
+end
+
+-- ---- one tensor ----
+
+local bind_barrier = signature("barrier", GROUP, ASYNC)
+
+--- Waits until all ranks of the group have called it.
+---@param group? demilune.Group all ranks by default
+---@param async_op? boolean return a handle at once
+---@return demilune.Handle? handle
+function collectives.barrier(...)
+  local o = bind_barrier(...)
+  return world.run({kind = "barrier", name = "barrier", group = world.group("barrier", o.group)},
+    o.async_op, nothing)
+end
+
+local bind_all_reduce = signature("all_reduce", "tensor: tensor", OPS, GROUP, ASYNC)
+
+--- Combines the tensors of all ranks, element by element, and gives the result to all, in place.
+--- The ranks' elements are combined in the order of the ranks, those of 16 bits in float32 and
+--- rounded once, so that the bits depend on nothing else. Integers wrap; of bool a sum is "any".
+---@param tensor demilune.Tensor any dtype and strides, of one shape on all ranks; written
+---@param op? string "sum" (default), "avg", "min", "max", "product", "band", "bor"
+---@param group? demilune.Group all ranks by default
+---@param async_op? boolean return a handle at once
+---@return demilune.Tensor|demilune.Handle tensor
+---```lua
+---local dist = dm.distributed
+---dist.init_process_group()
+---local loss = dist.all_reduce(dm.tensor{0.5}, "avg")
+---dist.destroy_process_group()
+---```
+function collectives.all_reduce(...)
+  local o = bind_all_reduce(...)
+  local x, group = o.tensor, world.group("all_reduce", o.group)
+  check_op("all_reduce", x, o.op)
+  local dense, bring = to_write("all_reduce", x)
+  return world.run({kind = "all_reduce", name = "all_reduce", group = group, op = o.op,
+    input = dense, key = ("(%s) %s"):format(o.op, text_of(x))}, o.async_op, bring)
+end
+
+local bind_broadcast = signature("broadcast", "tensor: tensor", "src: integer", GROUP, ASYNC)
+
+--- Gives the tensor of rank src to all ranks, in place.
+---@param tensor demilune.Tensor of one shape and dtype on all ranks; written on all but src
+---@param src integer a rank of the world, from 0
+---@param group? demilune.Group all ranks by default
+---@param async_op? boolean return a handle at once
+---@return demilune.Tensor|demilune.Handle tensor
+function collectives.broadcast(...)
+  local o = bind_broadcast(...)
+  local x, group = o.tensor, world.group("broadcast", o.group)
+  local peer = world.place("broadcast", "src", group, o.src)
+  local dense, bring = to_write("broadcast", x)
+  return world.run({kind = "broadcast", name = "broadcast", group = group, peer = peer,
+    input = dense, key = ("from rank %d, %s"):format(o.src, text_of(x))}, o.async_op, bring)
+end
+
+local bind_reduce = signature("reduce", "tensor: tensor", "dst: integer", OPS, GROUP, ASYNC)
+
+--- Combines the tensors of all ranks as all_reduce does, for rank dst alone; the others keep
+--- theirs.
+---@param tensor demilune.Tensor of one shape and dtype on all ranks; written on dst
+---@param dst integer a rank of the world, from 0
+---@param op? string as of all_reduce
+---@param group? demilune.Group all ranks by default
+---@param async_op? boolean return a handle at once
+---@return demilune.Tensor|demilune.Handle tensor
+function collectives.reduce(...)
+  local o = bind_reduce(...)
+  local x, group = o.tensor, world.group("reduce", o.group)
+  local peer = world.place("reduce", "dst", group, o.dst)
+  check_op("reduce", x, o.op)
+  local dense, bring = to_write("reduce", x)
+  return world.run({kind = "reduce", name = "reduce", group = group, peer = peer, op = o.op,
+    input = dense, key = ("(%s) to rank %d, %s"):format(o.op, o.dst, text_of(x))}, o.async_op,
+    bring)
+end
+
+-- ---- parts of all ranks ----
+
+local bind_all_gather = signature("all_gather", "tensor: tensor", GROUP, ASYNC)
+
+--- The tensors of all ranks, on all ranks.
+---@param tensor demilune.Tensor of one shape and dtype on all ranks
+---@param group? demilune.Group all ranks by default
+---@param async_op? boolean return a handle at once
+---@return demilune.Tensor[]|demilune.Handle list in the order of the ranks
+function collectives.all_gather(...)
+  local o = bind_all_gather(...)
+  local x, group = o.tensor, world.group("all_gather", o.group)
+  local n = #group.ranks
+  local parts = new_parts(n, x)
+  return world.run({kind = "all_gather", name = "all_gather", group = group, input = to_read(x),
+    output = parts, key = text_of(x)}, o.async_op, as_list(parts, n, x))
+end
+
+local bind_into = signature("all_gather_into_tensor", "output_tensor: tensor",
+  "input_tensor: tensor", GROUP, ASYNC)
+
+--- The tensors of all ranks one after the other in one tensor, on all ranks.
+---@param output_tensor demilune.Tensor (n * d1, d2, ...) or (n, d1, d2, ...); written
+---@param input_tensor demilune.Tensor (d1, d2, ...), of the same dtype
+---@param group? demilune.Group all ranks by default
+---@param async_op? boolean return a handle at once
+---@return demilune.Tensor|demilune.Handle output_tensor
+function collectives.all_gather_into_tensor(...)
+  local o = bind_into(...)
+  local name = "all_gather_into_tensor"
+  local group = world.group(name, o.group)
+  check_sizes(name, #group.ranks, o.output_tensor, o.input_tensor, "an output")
+  local dense, bring = to_write(name, o.output_tensor)
+  return world.run({kind = "all_gather", name = name, group = group,
+    input = to_read(o.input_tensor), output = dense, key = text_of(o.input_tensor)}, o.async_op,
+    bring)
+end
+
+local bind_reduce_scatter = signature("reduce_scatter_tensor", "output: tensor", "input: tensor",
+  OPS, GROUP, ASYNC)
+
+--- Combines the tensors of all ranks as all_reduce does, and gives each rank its part.
+---@param output demilune.Tensor (d1, d2, ...): part i, counted from 0, on the i-th rank; written
+---@param input demilune.Tensor (n * d1, d2, ...) or (n, d1, d2, ...), of the same dtype
+---@param op? string as of all_reduce
+---@param group? demilune.Group all ranks by default
+---@param async_op? boolean return a handle at once
+---@return demilune.Tensor|demilune.Handle output
+function collectives.reduce_scatter_tensor(...)
+  local o = bind_reduce_scatter(...)
+  local name = "reduce_scatter_tensor"
+  local group = world.group(name, o.group)
+  check_op(name, o.input, o.op)
+  check_sizes(name, #group.ranks, o.input, o.output, "an input")
+  local dense, bring = to_write(name, o.output)
+  return world.run({kind = "reduce_scatter", name = name, group = group, op = o.op,
+    input = to_read(o.input), output = dense,
+    key = ("(%s) %s"):format(o.op, text_of(o.input))}, o.async_op, bring)
+end
+
+local bind_gather = signature("gather", "tensor: tensor", "dst: integer = 0", GROUP, ASYNC)
+
+--- The tensors of all ranks, on rank dst.
+---@param tensor demilune.Tensor of one shape and dtype on all ranks
+---@param dst? integer a rank of the world, from 0; 0 by default
+---@param group? demilune.Group all ranks by default
+---@param async_op? boolean return a handle at once
+---@return demilune.Tensor[]|demilune.Handle|nil list in the order of the ranks; nil on the others
+function collectives.gather(...)
+  local o = bind_gather(...)
+  local x, group = o.tensor, world.group("gather", o.group)
+  local peer, n = world.place("gather", "dst", group, o.dst), #group.ranks
+  local is_there = world.rank "gather" == o.dst
+  local parts = is_there and new_parts(n, x) or nil
+  return world.run({kind = "gather", name = "gather", group = group, peer = peer,
+    input = to_read(x), output = parts, key = ("to rank %d, %s"):format(o.dst, text_of(x))},
+    o.async_op, is_there and as_list(parts, n, x) or nothing)
+end
+
+-- The tensors of scatter's list, each like x, as one.
+local function checked_list(list, n, x)
+  if not list or #list ~= n then
+    caller.raise("scatter: %s, wanted scatter_list of %d on the rank src", list
+      and ("a list of %d tensors"):format(#list) or "no list", n)
+  end
+  for i, part in ipairs(list) do
+    if not core.is_tensor(part) then
+      caller.raise("scatter: element %d of scatter_list is a %s, wanted a tensor", i, type(part))
+    elseif text_of(part) ~= text_of(x) then
+      caller.raise("scatter: element %d of scatter_list is %s, wanted %s as the tensor", i,
+        text_of(part), text_of(x))
+    end
+  end
+  local parts = new_parts(n, x)
+  for i, part in ipairs(list) do parts[i] = part:detach() end
+  return parts
+end
+
+local bind_scatter = signature("scatter", "tensor: tensor", "scatter_list?: list",
+  "src: integer = 0", GROUP, ASYNC)
+
+--- Gives each rank its tensor of the list on rank src.
+---@param tensor demilune.Tensor of one shape and dtype on all ranks; written
+---@param scatter_list? demilune.Tensor[] on src: one like the tensor for each rank, in their order
+---@param src? integer a rank of the world, from 0; 0 by default
+---@param group? demilune.Group all ranks by default
+---@param async_op? boolean return a handle at once
+---@return demilune.Tensor|demilune.Handle tensor
+function collectives.scatter(...)
+  local o = bind_scatter(...)
+  local x, group = o.tensor, world.group("scatter", o.group)
+  local peer = world.place("scatter", "src", group, o.src)
+  local parts
+  if world.rank "scatter" == o.src then
+    parts = checked_list(o.scatter_list, #group.ranks, x)
+  elseif o.scatter_list and #o.scatter_list > 0 then
+    caller.raise("scatter: scatter_list is for rank %d, which is src", o.src)
+  end
+  local dense, bring = to_write("scatter", x)
+  return world.run({kind = "scatter", name = "scatter", group = group, peer = peer, input = parts,
+    output = dense, key = ("from rank %d, %s"):format(o.src, text_of(x))}, o.async_op, bring)
+end
+
+local bind_all_to_all = signature("all_to_all_single", "output: tensor", "input: tensor", GROUP,
+  ASYNC)
+
+--- Cuts the input's first dim into a part for each rank, and puts the parts that come from the
+--- ranks one after the other.
+---@param output demilune.Tensor like the input; written
+---@param input demilune.Tensor (d1, ...), d1 a multiple of the number of ranks
+---@param group? demilune.Group all ranks by default
+---@param async_op? boolean return a handle at once
+---@return demilune.Tensor|demilune.Handle output
+function collectives.all_to_all_single(...)
+  local o = bind_all_to_all(...)
+  local name = "all_to_all_single"
+  local group = world.group(name, o.group)
+  local n = #group.ranks
+  check_sizes(name, 1, o.output, o.input, "an output")
+  if o.input:dim() == 0 or o.input.shape[1] % n ~= 0 then
+    caller.raise("%s: %s does not divide into %d parts; hint: the first dim has to", name,
+      text_of(o.input), n)
+  end
+  local dense, bring = to_write(name, o.output)
+  return world.run({kind = "all_to_all", name = name, group = group, input = to_read(o.input),
+    output = dense, key = text_of(o.input)}, o.async_op, bring)
+end
+
+-- ---- messages ----
+
+-- The group and the place of the other rank, which is not this one.
+local function partner(name, what, o)
+  local group, rank = world.group(name, o.group), o[what]
+  local place = world.place(name, what, group, rank)
+  if rank == world.rank(name) then
+    caller.raise("%s: %s is %d, this rank itself; hint: y:copy_(x) needs no message", name, what,
+      rank)
+  end
+  return group, place
+end
+
+local function sender(name, is_async)
+  local bind = signature(name, "tensor: tensor", "dst: integer", GROUP)
+  return function(...)
+    local o = bind(...)
+    local group, place = partner(name, "dst", o)
+    return world.run({kind = "send", name = name, group = group, peer = place,
+      input = to_read(o.tensor), key = text_of(o.tensor)}, is_async,
+      nothing)
+  end
+end
+
+local function receiver(name, is_async)
+  local bind = signature(name, "tensor: tensor", "src: integer", GROUP)
+  return function(...)
+    local o = bind(...)
+    local group, place = partner(name, "src", o)
+    local dense, bring = to_write(name, o.tensor)
+    return world.run({kind = "recv", name = name, group = group, peer = place, input = dense,
+      key = text_of(o.tensor)}, is_async, bring)
+  end
+end
+
+--- Sends a tensor to rank dst, which calls recv or irecv; returns when the tensor may change.
+--- Tensors between two ranks arrive in the order in which they were sent.
+---@param tensor demilune.Tensor
+---@param dst integer a rank of the world, from 0
+---@param group? demilune.Group all ranks by default
+collectives.send = sender("send", false)
+
+--- Receives a tensor that rank src sends, of the same shape and dtype.
+---@param tensor demilune.Tensor written
+---@param src integer a rank of the world, from 0
+---@param group? demilune.Group all ranks by default
+---@return demilune.Tensor tensor
+collectives.recv = receiver("recv", false)
+
+--- Starts to send a tensor to rank dst. The tensor may not change before wait() has returned.
+---@param tensor demilune.Tensor
+---@param dst integer a rank of the world, from 0
+---@param group? demilune.Group all ranks by default
+---@return demilune.Handle handle
+collectives.isend = sender("isend", true)
+
+--- Starts to receive a tensor that rank src sends; it is there when wait() has returned.
+---@param tensor demilune.Tensor written
+---@param src integer a rank of the world, from 0
+---@param group? demilune.Group all ranks by default
+---@return demilune.Handle handle
+collectives.irecv = receiver("irecv", true)
+
+return collectives

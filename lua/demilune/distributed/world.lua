@@ -1,0 +1,234 @@
+-- The processes of a job, the groups among them, and the works that they do together.
+--
+-- C does the work (src/dist), in a thread of its own. Here are the checks of what a script gives,
+-- and the waiting: it asks again every 50 ms, so that Ctrl-C comes through.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+
+local world = {}
+
+local FOREVER = 1e9 -- seconds, for a timeout beyond which no clock counts
+
+-- What init_process_group has made: {world = the group of all ranks}; nil before and after.
+local current
+local guard -- ends the world with the Lua state; one for good
+local ended -- the reason why there is none any more; or nil
+
+-- ---- launchers ----
+
+local function more_than_one(name)
+  local n = math.tointeger(tonumber(os.getenv(name) or ""))
+  return n and n > 1
+end
+
+-- Whether a launcher has started this process as one of several: mpirun of Open MPI or of
+-- MPICH, or Slurm's srun.
+function world.is_launched()
+  if os.getenv "OMPI_COMM_WORLD_SIZE" then return more_than_one "OMPI_COMM_WORLD_SIZE" or false end
+  if os.getenv "PMI_SIZE" then return more_than_one "PMI_SIZE" or false end
+  if os.getenv "PMIX_RANK" or os.getenv "PMI_RANK" then return true end
+  return os.getenv "SLURM_PROCID" ~= nil and (more_than_one "SLURM_NTASKS" or false)
+end
+
+-- ---- groups ----
+
+local Group = {class = "Group"}
+Group.__index = Group
+
+function Group:__tostring() return ("Group{%s}"):format(table.concat(self.ranks, ", ")) end
+
+options.kind("group", function(v) return getmetatable(v) == Group end,
+  "a group; hint: dist.new_group{0, 1}")
+
+local function new_group(index, ranks)
+  local me = core._dist_rank()
+  local self = setmetatable({index = index, ranks = ranks, place = {}}, Group)
+  for i, rank in ipairs(ranks) do self.place[rank] = i - 1 end
+  self.is_member = self.place[me] ~= nil
+  return self
+end
+
+-- Whether the process group is there.
+function world.is_open() return current ~= nil and core._dist_rank() ~= nil end
+
+-- Raises unless the process group is there.
+local function check_open(name)
+  if world.is_open() then return end
+  if current then
+    caller.raise("%s: this process was forked after init_process_group, and speaks with no other",
+      name)
+  end
+  caller.raise("%s: there is no process group%s", name,
+    ended and " any more: " .. ended or "; hint: dist.init_process_group() first")
+end
+
+-- The group that is meant, the world by default; raises where this rank is no member.
+function world.group(name, group)
+  check_open(name)
+  group = group or current.world
+  if not group.is_member then
+    caller.raise("%s: rank %d is no member of this group; hint: its ranks are {%s}", name,
+      core._dist_rank(), table.concat(group.ranks, ", "))
+  end
+  return group
+end
+
+-- The rank of this process and its rank on this machine.
+function world.rank(name)
+  check_open(name)
+  return core._dist_rank()
+end
+
+-- The place of a rank in the group; raises where it has none.
+function world.place(name, what, group, rank)
+  local place = group.place[rank]
+  if not place then
+    caller.raise("%s: %s is %d, wanted a rank of the group, one of {%s}; hint: ranks count from 0",
+      name, what, rank, table.concat(group.ranks, ", "))
+  end
+  return place
+end
+
+-- ---- works ----
+
+local function checked_seconds(name, timeout)
+  if timeout > 0 then return math.min(timeout, FOREVER) end
+  caller.raise("%s: timeout is %s, wanted seconds above 0", name, tostring(timeout))
+end
+
+-- Waits for the work; raises what went wrong.
+local function finish(name, work)
+  while true do
+    local done, why = work:wait()
+    if done then return end
+    if done == nil then caller.raise("%s: %s", name, why) end
+  end
+end
+
+--- A collective or a message that is under way.
+local Handle = {class = "Handle"}
+Handle.__index = Handle
+
+local bind_wait = options.signature("wait", "timeout?: number")
+
+--- Waits until it is done. A timeout that has passed ends the process group, as the one of
+--- init_process_group does.
+---@param timeout? number seconds from now; that of init_process_group by default, since the call
+---@return any the result of the call without async_op
+---```lua
+---local h = dist.all_reduce(x, {async_op = true})
+---local y = h:wait{timeout = 60}
+---```
+function Handle:wait(...)
+  local o = bind_wait(...)
+  if not self.finished then
+    if o.timeout then
+      self.work:limit(checked_seconds("wait", o.timeout))
+    end
+    finish(self.name, self.work)
+    self.result = self.after()
+    self.finished = true
+  end
+  return self.result
+end
+
+--- Tells whether it is done, so that wait() returns or raises at once.
+---@return boolean
+function Handle:is_completed() return self.finished or self.work:wait(0) ~= false end
+
+-- The end of `local h <close>` waits, unless an error ends the block.
+function Handle:__close(failure)
+  if failure == nil then self:wait() end
+end
+
+caller.with_colon(Handle, "handle", "wait is_completed")
+
+-- Starts what {kind =, name =, group =, peer =, op =, input =, output =, key =} describes, and
+-- waits for it unless async. after() then makes the result.
+function world.run(job, is_async, after)
+  local work = core._dist_post(job.kind, job.group.index, job.peer, job.op, job.input, job.output,
+    job.name, job.key or "", caller.where())
+  if is_async then
+    return setmetatable({work = work, name = job.name, after = after}, Handle)
+  end
+  finish(job.name, work)
+  return after()
+end
+
+-- ---- begin and end ----
+
+local function range(n)
+  local ranks = {}
+  for i = 1, n do ranks[i] = i - 1 end
+  return ranks
+end
+
+-- Waits until the world is open; raises where that fails, or takes too long.
+local function wait_open(timeout)
+  local from = os.time()
+  while true do
+    local is_open, why = core._dist_opened()
+    if is_open then return end
+    if is_open == nil then caller.raise("init_process_group: %s", why) end
+    if os.difftime(os.time(), from) > timeout then
+      caller.raise("init_process_group: not all ranks have called it within %g s", timeout)
+    end
+  end
+end
+
+-- Opens the world of all ranks.
+function world.open(timeout)
+  if current then
+    caller.raise "init_process_group: was called before; hint: dist.destroy_process_group() ends it"
+  end
+  timeout = checked_seconds("init_process_group", timeout)
+  local by_mpi = world.is_launched()
+  local why = core._dist_open(by_mpi, timeout)
+  if why then
+    local hint = core._dist_lacks() and "; hint: MPI is an option of the build, WITH_MPI=1, and "
+      .. "takes an MPI with its headers (Debian: libopenmpi-dev)" or ""
+    caller.raise("init_process_group: %s%s", why, hint)
+  end
+  guard = guard or core._dist_guard()
+  wait_open(timeout)
+  current, ended = {world = new_group(0, range(core._dist_size()))}, nil
+end
+
+-- Ends it, after all ranks have come as far.
+function world.close()
+  check_open "destroy_process_group"
+  core._dist_leave()
+  repeat until core._dist_left()
+  current, ended = nil, "destroy_process_group has ended it"
+end
+
+-- The ranks of a new group in rising order, each once.
+local function checked_ranks(ranks)
+  local sorted, seen = {}, {}
+  for i, rank in ipairs(ranks) do
+    local whole = math.tointeger(rank)
+    if not whole or not current.world.place[whole] then
+      caller.raise("new_group: rank %s, wanted integers from 0 to %d", tostring(rank),
+        #current.world.ranks - 1)
+    elseif seen[whole] then
+      caller.raise("new_group: rank %d is given twice", whole)
+    end
+    sorted[i], seen[whole] = whole, true
+  end
+  if #sorted == 0 then caller.raise "new_group: no ranks, wanted one at least" end
+  table.sort(sorted)
+  return sorted
+end
+
+-- A group of these ranks, or of all. All ranks of the world make it together.
+function world.new_group(ranks)
+  check_open "new_group"
+  ranks = checked_ranks(ranks or current.world.ranks)
+  local group = new_group(core._dist_new_group(ranks), ranks)
+  return world.run({kind = "new_group", name = "new_group", group = group,
+    key = ("{%s}"):format(table.concat(ranks, ", "))}, false, function() return group end)
+end
+
+return world

@@ -1,0 +1,237 @@
+-- Every collective of demilune.distributed beside a plain loop over the ranks, on any number of
+-- ranks. Each rank makes the tensors of all, so that it knows what has to come.
+-- `mpirun -n 3 lua5.4 spec/distributed/collectives.lua` runs it by itself.
+
+local dm = require "demilune"
+local dist = dm.distributed
+
+local SHAPES = {{}, {0}, {3, 0}, {7}, {2, 3, 4}, {41, 1003}} -- the last one goes by slices
+local OPS = {"sum", "avg", "min", "max", "product", "band", "bor"}
+local PLAIN = {
+  sum = function(a, b) return a + b end, avg = function(a, b) return a + b end,
+  product = function(a, b) return a * b end,
+  min = function(a, b) return a:minimum(b) end, max = function(a, b) return a:maximum(b) end,
+  band = function(a, b) return a:bitwise_and(b) end,
+  bor = function(a, b) return a:bitwise_or(b) end,
+}
+
+local n, rank
+local checks = 0
+
+local function equal(got, wanted, what)
+  checks = checks + 1
+  if got.dtype == wanted.dtype and got:equal(wanted) then return end
+  error(("%s: got %s, wanted %s"):format(what, tostring(got), tostring(wanted)), 2)
+end
+
+-- The tensor of a rank. Its sums have to be rounded in 16 bits, and to wrap in 8.
+local function made(of, dtype, shape)
+  local count = 1
+  for _, size in ipairs(shape) do count = count * size end
+  local x = (dm.arange(count):to "float64" * (of + 1.37) * 3.1):sin() * 90
+  if dtype == "bool" then x = x:gt(20 * of) elseif dtype == "uint8" then x = x:abs() end
+  return x:reshape(shape):to(dtype)
+end
+
+-- The same as a view whose elements lie apart, where it has some.
+local function strided(x)
+  local wide = dm.stack({x, x}, -1)
+  return wide:select(-1, 1)
+end
+
+-- The tensors of all ranks.
+local function of_all(dtype, shape)
+  local list = {}
+  for r = 0, n - 1 do list[r + 1] = made(r, dtype, shape) end
+  return list
+end
+
+-- One after the other, in the order of the ranks; 16 bits in float32, rounded once.
+local function combined(op, list)
+  local dtype = list[1].dtype
+  local wide = (dtype == "float16" or dtype == "bfloat16") and "float32" or dtype
+  if dtype == "bool" then wide = "int64" end
+  local acc = list[1]:to(wide)
+  for r = 2, #list do acc = PLAIN[op](acc, list[r]:to(wide)) end
+  if op == "avg" then acc = acc / #list end
+  return acc:to(dtype)
+end
+
+local function allows(op, dtype)
+  local is_float = dtype:find "float" ~= nil
+  if op == "avg" then return is_float end
+  if op == "band" or op == "bor" then return not is_float end
+  return true
+end
+
+local function check_reductions(dtype, shape)
+  local list = of_all(dtype, shape)
+  for _, op in ipairs(OPS) do
+    if allows(op, dtype) then
+      local what = ("%s of %s %s"):format(op, dtype, tostring(list[1].shape))
+      local wanted = combined(op, list)
+      local x = list[rank + 1]:clone()
+      assert(dist.all_reduce(x, op) == x)
+      equal(x, wanted, "all_reduce " .. what)
+      local y = strided(list[rank + 1])
+      dist.all_reduce(y, {op = op})
+      equal(y, wanted, "strided all_reduce " .. what)
+      local dst = n - 1
+      local z = dist.reduce(list[rank + 1]:clone(), dst, op)
+      equal(z, rank == dst and wanted or list[rank + 1], "reduce " .. what)
+      local all, part = dm.stack(list), dm.empty(list[1].shape, {dtype = dtype})
+      -- each rank gives the parts in its own order, so that part i combines list[(i + r) % n + 1]
+      local turned, sent = {}, {}
+      for r = 0, n - 1 do
+        turned[r + 1] = list[(rank + r) % n + 1]
+        sent[r + 1] = list[(r + rank) % n + 1]
+      end
+      dist.reduce_scatter_tensor(part, dm.stack(turned), op)
+      equal(part, combined(op, sent), "reduce_scatter " .. what)
+      equal(all, dm.stack(list), "the input of " .. what)
+    end
+  end
+end
+
+local function check_moves(dtype, shape)
+  local list = of_all(dtype, shape)
+  local mine, what = list[rank + 1], ("of %s %s"):format(dtype, tostring(list[1].shape))
+  for src = 0, n - 1 do
+    local x = strided(mine)
+    dist.broadcast(x, src)
+    equal(x, list[src + 1], "broadcast " .. what)
+    local gathered = dist.gather(strided(mine), src)
+    assert((gathered ~= nil) == (rank == src))
+    for r, y in ipairs(gathered or {}) do equal(y, list[r], "gather " .. what) end
+    local part = strided(dm.zeros_like(mine))
+    dist.scatter(part, rank == src and list or nil, src)
+    equal(part, mine, "scatter " .. what)
+  end
+  for r, y in ipairs(dist.all_gather(strided(mine))) do equal(y, list[r], "all_gather " .. what) end
+  local into = dist.all_gather_into_tensor(dm.stack(list):zeros_like(), mine)
+  equal(into, dm.stack(list), "all_gather_into_tensor " .. what)
+  local out = dm.zeros_like(into)
+  -- rank r sends list[r + i] to rank i, which gets them back to front
+  local sent, wanted = {}, {}
+  for i = 0, n - 1 do
+    sent[i + 1] = list[(rank + i) % n + 1]
+    wanted[i + 1] = list[(i + rank) % n + 1]
+  end
+  dist.all_to_all_single(out, dm.stack(sent))
+  equal(out, dm.stack(wanted), "all_to_all_single " .. what)
+end
+
+-- Around the ring, blocking one way and not the other.
+local function check_messages(dtype, shape)
+  if n == 1 then return end
+  local list = of_all(dtype, shape)
+  local after, before = (rank + 1) % n, (rank - 1) % n
+  local x, y = strided(dm.zeros_like(list[1])), dm.zeros_like(list[1])
+  local h = dist.irecv(x, before)
+  local sent = {dist.isend(strided(list[rank + 1]), after), dist.isend(list[after + 1], after)}
+  assert(h:wait() == x and h:wait() == x and h:is_completed())
+  equal(x, list[before + 1], "irecv of " .. dtype)
+  equal(dist.recv(y, before), list[rank + 1], "recv of " .. dtype)
+  for _, one in ipairs(sent) do one:wait() end
+end
+
+local function check_async()
+  local handles, tensors = {}, {}
+  for k = 1, 20 do
+    tensors[k] = dm.full({k * 500}, rank + k + 0.0)
+    handles[k] = dist.all_reduce(tensors[k], {async_op = true})
+  end
+  for k = 20, 1, -1 do
+    assert(handles[k]:wait{timeout = 50} == tensors[k])
+    equal(tensors[k], dm.full({k * 500}, n * k + n * (n - 1) / 2.0), "async all_reduce")
+  end
+  local x = dm.ones(3)
+  do local _ <close> = dist.all_reduce(x, {async_op = true}) end
+  equal(x, dm.full({3}, n * 1.0), "the handle's end")
+  local list = dist.all_gather(dm.tensor{rank}, {async_op = true}):wait()
+  assert(#list == n and list[n]:item() == n - 1)
+end
+
+local function check_groups()
+  local even, all = {}, {}
+  for r = n - 1, 0, -1 do
+    all[#all + 1] = r
+    if r % 2 == 0 then even[#even + 1] = r end
+  end
+  local group, world = dist.new_group(even), dist.new_group(all)
+  assert(dist.get_world_size(world) == n and dist.get_rank(world) == rank)
+  if rank % 2 == 0 then
+    local x = dist.all_reduce(dm.tensor{rank}, "sum", group)
+    local last = even[1]
+    equal(x, dm.tensor{last * (last + 2) // 4}, "all_reduce of a group")
+    equal(dist.broadcast(dm.tensor{rank}, last, group), dm.tensor{last}, "broadcast of a group")
+    assert(dist.get_rank(group) == rank // 2 and dist.get_world_size(group) == #even)
+  else
+    local ok, why = pcall(dist.barrier, group)
+    assert(not ok and why:find("rank 1 is no member of this group; hint: its ranks are {0"))
+  end
+  dist.barrier()
+end
+
+local function check_objects()
+  local sent = {name = "x", 1.5, {true, "\0"}, t = dm.arange(3):to "bfloat16", e = dm.zeros(0, 2)}
+  local got = dist.broadcast_object(rank == 0 and sent or nil)
+  assert(got.name == "x" and got[1] == 1.5 and got[2][1] == true and got[2][2] == "\0")
+  equal(got.t, sent.t, "broadcast_object")
+  equal(got.e, sent.e, "broadcast_object")
+  local list = dist.all_gather_object(("r"):rep(rank * 1000))
+  for r = 0, n - 1 do assert(list[r + 1] == ("r"):rep(r * 1000)) end
+  assert(dist.broadcast_object(nil, n - 1) == nil)
+  local ok, why = pcall(dist.broadcast_object, {f = print}, 0)
+  assert(not ok and why:find("on rank 0 the object.f is a function, wanted numbers", 1, true), why)
+  ok, why = pcall(dist.all_gather_object, rank == n - 1 and io.stdout or 3)
+  assert(not ok and why:find(("on rank %d the object is a FILE*"):format(n - 1), 1, true), why)
+end
+
+-- NaN stays; gradients neither disturb nor are disturbed; a written tensor is noticed.
+local function check_rest()
+  local x = dm.tensor{0 / 0, 1, rank}
+  if rank > 0 then x[1] = 1 end
+  local low = dist.all_reduce(x:clone(), "min")
+  assert(low[1]:item() ~= low[1]:item() and low[2]:item() == 1 and low[3]:item() == 0)
+  assert(dist.all_reduce(x:clone(), "max")[3]:item() == n - 1)
+  local w = dm.ones(2, {requires_grad = true})
+  assert(dist.all_reduce(w) == w and w.requires_grad and w[1]:item() == n)
+  local square = dm.ones(2, {requires_grad = true})
+  local s = square * 1
+  local loss = (s * s):sum()
+  dist.all_reduce(s)
+  assert(not pcall(loss.backward, loss), "a saved tensor was written")
+  local both = dm.zeros(n)
+  both[rank + 1] = rank + 1
+  dist.all_gather_into_tensor(both, both[{{rank + 1, rank + 1}}])
+  equal(both, dm.arange(1, n):to "float32", "an input inside the output")
+  local stats = dist.stats()
+  assert(stats.calls > 100 and (stats.bytes_sent > 0) == (n > 1) and stats.seconds_waited >= 0)
+end
+
+-- Runs the checks in a world that is open; returns how many there were.
+local function run()
+  n, rank = dist.get_world_size(), dist.get_rank()
+  assert(dist.is_initialized() and dist.get_node_local_rank() == rank and dist.device() == "cpu")
+  for _, dtype in ipairs{"bool", "uint8", "int8", "int16", "int32", "int64", "float16",
+    "bfloat16", "float32", "float64"} do
+    for _, shape in ipairs(SHAPES) do
+      check_reductions(dtype, shape)
+      check_moves(dtype, shape)
+      check_messages(dtype, shape)
+    end
+  end
+  check_async()
+  check_groups()
+  check_objects()
+  check_rest()
+  return checks
+end
+
+if ... == "spec.distributed.collectives" then return run end
+require("demilune.core")._test.without_cuda()
+dist.init_process_group{timeout = 60}
+run()
+print(("rank %d of %d: %d checks"):format(rank, n, checks))
+dist.destroy_process_group()

@@ -1,0 +1,191 @@
+-- demilune.distributed: a world of one rank in this process, and several ranks by mpirun, where it
+-- is installed.
+
+local dm = require "demilune"
+local dist = dm.distributed
+local run_checks = require "spec.distributed.collectives"
+
+local SECONDS = 60 -- that a program may take
+
+local has_mpirun = os.execute "command -v mpirun >/dev/null 2>&1"
+local is_available, why_not = dist.is_available()
+local missing = not has_mpirun and "mpirun is not installed" or not is_available and why_not
+
+-- Lua's paths for a program in another process.
+local function paths()
+  return ("LUA_PATH='./?.lua;%s' LUA_CPATH='%s'"):format(package.path, package.cpath)
+end
+
+-- Runs a program of spec/distributed on n ranks -> what all of them wrote, the exit code, seconds.
+local function ranks(n, program, more)
+  local from = os.time()
+  local pipe = assert(io.popen(("%s OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+    .. "OMPI_MCA_rmaps_base_oversubscribe=1 timeout -k 1 %d mpirun -n %d lua5.4 "
+    .. "spec/distributed/%s.lua %s 2>&1"):format(paths(), SECONDS, n, program, more or "")))
+  local text = pipe:read "a"
+  local _, _, code = pipe:close()
+  return text, code, os.difftime(os.time(), from)
+end
+
+-- A test that takes mpirun.
+local function with_mpirun(title, f)
+  if missing then
+    pending(title .. ": " .. missing)
+  else
+    it(title, f)
+  end
+end
+
+local function count(text, pattern)
+  local _, n = text:gsub(pattern, "")
+  return n
+end
+
+-- How many ranks wrote that text, which is no pattern.
+local function told(text, plain) return count(text, (plain:gsub("%p", "%%%0"))) end
+
+describe("a world of one rank", function()
+  after_each(function()
+    if dist.is_initialized() then dist.destroy_process_group() end
+  end)
+
+  it("does what every collective says, without MPI", function()
+    dist.init_process_group()
+    assert.equal(1, dist.get_world_size())
+    assert.is_true(run_checks() > 1000)
+    dist.destroy_process_group()
+    assert.is_false(dist.is_initialized())
+  end)
+
+  it("can begin again", function()
+    for _ = 1, 3 do
+      dist.init_process_group{timeout = 5}
+      assert.equal(0, dist.stats().calls)
+      dist.barrier()
+      assert.equal(1, dist.stats().calls)
+      dist.destroy_process_group()
+    end
+  end)
+
+  it("is not there before and after", function()
+    local hint = "spec/distributed_spec.lua:%d+: [%w_]+: there is no process group"
+    assert.refuses(hint, function() dist.barrier() end)
+    assert.refuses(hint, function() dist.all_reduce(dm.ones(2)) end)
+    for _, name in ipairs{"get_rank", "get_world_size", "get_node_local_rank", "stats",
+      "new_group", "destroy_process_group", "device"} do
+      assert.refuses("there is no process group", dist[name])
+    end
+    dist.init_process_group()
+    assert.refuses("init_process_group: was called before; hint: dist.destroy_process_group",
+      function() dist.init_process_group() end)
+    dist.destroy_process_group()
+    assert.refuses("any more: destroy_process_group has ended it", function() dist.barrier() end)
+  end)
+
+  it("refuses what it cannot do, and leaves the tensor alone", function()
+    local function refuses(text, name, ...)
+      local args = table.pack(...)
+      assert.refuses("distributed_spec.lua:%d+: " .. name .. ": " .. text, function()
+        dist[name](table.unpack(args, 1, args.n))
+      end)
+    end
+    refuses("timeout is 0, wanted seconds above 0", "init_process_group", {timeout = 0})
+    refuses("timeout is %-?nan, wanted seconds", "init_process_group", {timeout = 0 / 0})
+    refuses("unknown option 'timeuot'; did you mean 'timeout'", "init_process_group",
+      {timeuot = 1})
+    dist.init_process_group()
+    local x = dm.ones(3)
+    refuses("op is 'mean', wanted 'sum'", "all_reduce", x, "mean")
+    refuses("avg of int64, wanted floats; hint: sum", "all_reduce", dm.arange(3), "avg")
+    refuses("bor of float32, wanted integers or bool", "all_reduce", x, "bor")
+    refuses("elements of the tensor share memory; hint: x:contiguous", "all_reduce", x:expand(2, 3))
+    refuses("group is 3, wanted a group; hint", "barrier", 3)
+    refuses("src is 1, wanted a rank of the group, one of {0}; hint: ranks count from 0",
+      "broadcast", x, 1)
+    refuses("dst is %-1, wanted a rank", "reduce", x, -1)
+    refuses("dst is 0, this rank itself; hint: y:copy_", "send", x, 0)
+    refuses("src is 0, this rank itself", "irecv", x, 0)
+    refuses("{2} float32 for {3} float32; wanted an output of 1 times 3 elements",
+      "all_gather_into_tensor", dm.zeros(2), x)
+    refuses("dtypes int64 and float32, wanted the same", "reduce_scatter_tensor", x, dm.arange(3))
+    refuses("{} float32 does not divide into 1 parts", "all_to_all_single", dm.tensor(1.5),
+      dm.tensor(2.5))
+    refuses("no list, wanted scatter_list of 1 on the rank src", "scatter", x)
+    refuses("element 1 of scatter_list is {2} float32, wanted {3} float32", "scatter", x,
+      {dm.ones(2)})
+    refuses("element 1 of scatter_list is a number, wanted a tensor", "scatter", x, {5})
+    refuses("rank 1, wanted integers from 0 to 0", "new_group", {1})
+    refuses("rank 0 is given twice", "new_group", {0, 0})
+    refuses("no ranks, wanted one at least", "new_group", {ranks = {}})
+    assert.same({1, 1, 1}, x:totable())
+    local handle = dist.barrier{async_op = true}
+    assert.refuses("handle.wait was called with a dot", function() handle.wait() end)
+    assert.refuses("wait: timeout is %-1, wanted seconds", function() handle:wait(-1) end)
+    handle:wait()
+  end)
+
+  it("makes 62 groups more, and says when there are too many", function()
+    dist.init_process_group()
+    for _ = 1, 63 do dist.new_group{0} end
+    assert.refuses("new_group: no memory, or more than 63 groups", function() dist.new_group{0} end)
+  end)
+end)
+
+describe("several ranks", function()
+  with_mpirun("do what every collective says", function()
+    for n = 2, 3 do
+      local text, code = ranks(n, "collectives")
+      assert.equal(n, count(text, "rank %d of " .. n .. ": %d%d%d%d checks"), text)
+      assert.equal(0, code)
+    end
+  end)
+
+  with_mpirun("say who calls something else, all of them, and go on", function()
+    local text, code = ranks(3, "faults", "mismatch")
+    assert.equal(0, code, text)
+    assert.equal(3, told(text, "all_reduce: ranks do not agree: rank 0 gives all_reduce "
+      .. "(sum) {10} float32 (spec/distributed/faults.lua:"), text)
+    assert.equal(3, told(text, "rank 1 gives all_reduce (sum) {11} float32 ("), text)
+    assert.equal(3, told(text, ": ranks do not agree: rank 0 gives barrier ("), text)
+    assert.equal(3, told(text, ", rank 1 gives broadcast from rank 2, {3} float32 ("), text)
+    assert.equal(3, told(text, "rank 0 gives new_group {0} ("), text)
+    assert.equal(1, told(text, "recv: rank 0 sends {3} float32 (spec/distributed/faults.lua:"))
+    assert.equal(1, told(text, "), wanted {2} float32"), text)
+    assert.equal(3, told(text, "goes on"), text)
+    assert.equal(3, told(text, "the process group has ended, and MPI cannot begin again"), text)
+  end)
+
+  with_mpirun("tell of one that leaves early, within a second", function()
+    local text, _, seconds = ranks(3, "faults", "leave")
+    assert.equal(2, told(text, "all_reduce: rank 1 has left after 2 collectives, told in time"),
+      text)
+    assert.is_true(seconds < 10)
+    text, _, seconds = ranks(3, "faults", "error")
+    assert.equal(1, told(text, "lua5.4: spec/distributed/faults.lua:"), text)
+    assert.equal(1, told(text, "a fault of its own"), text)
+    assert.equal(2, told(text, "all_reduce: rank 1 has left after 2 collectives: its script ended, "
+      .. "or raised an error, without destroy_process_group, told in time"), text)
+    assert.is_true(seconds < 10)
+  end)
+
+  with_mpirun("end together where one ends without a word, and none waits", function()
+    local text, code = ranks(2, "faults", "end")
+    assert.equal(0, code, text)
+    assert.equal(2, told(text, "ends"), text)
+  end)
+
+  with_mpirun("say after the timeout who is not there", function()
+    local text, code = ranks(3, "faults", "late")
+    assert.is_true(code ~= 0)
+    assert.equal(2, count(text, "barrier: waited for [%d.]+ s in barrier "
+      .. "%(spec/distributed/faults.lua:%d+%); rank 1 is not there: its last was all_reduce "
+      .. "%(sum%) {4} float32 %(spec/distributed/faults.lua:%d+%), which ended %d s ago"), text)
+  end)
+
+  with_mpirun("are ended within 3 s where one is killed", function()
+    local text, code, seconds = ranks(3, "faults", "kill")
+    assert.is_true(code ~= 0)
+    assert.matches("exited on signal 9", text)
+    assert.is_true(seconds < 6, text)
+  end)
+end)
