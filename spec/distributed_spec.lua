@@ -16,15 +16,20 @@ local function paths()
   return ("LUA_PATH='./?.lua;%s' LUA_CPATH='%s'"):format(package.path, package.cpath)
 end
 
--- Runs a program of spec/distributed on n ranks -> what all of them wrote, the exit code, seconds.
-local function ranks(n, program, more)
+-- Runs a command -> what it wrote, its exit code, seconds.
+local function run(command)
   local from = os.time()
-  local pipe = assert(io.popen(("%s OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-    .. "OMPI_MCA_rmaps_base_oversubscribe=1 timeout -k 1 %d mpirun -n %d lua5.4 "
-    .. "spec/distributed/%s.lua %s 2>&1"):format(paths(), SECONDS, n, program, more or "")))
+  local pipe = assert(io.popen(command .. " 2>&1"))
   local text = pipe:read "a"
   local _, _, code = pipe:close()
   return text, code, os.difftime(os.time(), from)
+end
+
+-- Runs a program of spec/distributed on n ranks.
+local function ranks(n, program, more)
+  return run(("%s OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+    .. "OMPI_MCA_rmaps_base_oversubscribe=1 timeout -k 1 %d mpirun -n %d lua5.4 "
+    .. "spec/distributed/%s.lua %s"):format(paths(), SECONDS, n, program, more or ""))
 end
 
 -- A test that takes mpirun.
@@ -124,7 +129,35 @@ describe("a world of one rank", function()
     handle:wait()
   end)
 
-  it("makes 62 groups more, and says when there are too many", function()
+  it("ends in a process that is forked, and goes on in the other", function()
+    local library = os.tmpname()
+    assert(os.execute(("cc -shared -fPIC $(pkg-config --cflags lua5.4) -o %s spec/process.c")
+      :format(library)))
+    finally(function() os.remove(library) end)
+    local process = assert(package.loadlib(library, "luaopen_process"))()
+    dist.init_process_group()
+    local child = process.fork()
+    if child == 0 then
+      local ok, why = pcall(dist.barrier)
+      local is_told = not ok and why:find "forked after init_process_group"
+      os.exit(is_told and not dist.is_initialized() and 7 or 1, false)
+    end
+    assert.equal(7, process.wait(child))
+    assert.equal(2, dist.all_reduce(dm.full({}, 2)):item())
+  end)
+
+  it("says why MPI cannot be had, where a launcher started several ranks", function()
+    local text = run(("%s DEMILUNE_MPI=0 OMPI_COMM_WORLD_SIZE=2 lua5.4 -e '%s'"):format(paths(), [[
+      local dist = require("demilune").distributed
+      print(dist.is_available())
+      print(pcall(dist.init_process_group))
+      print(pcall(dist.barrier))]]))
+    assert.matches("^false\tDEMILUNE_MPI=0 switches it off\nfalse\t.*init_process_group: "
+      .. "DEMILUNE_MPI=0 switches it off; hint: MPI is an option of the build, WITH_MPI=1", text)
+    assert.matches("barrier: there is no process group; hint", text)
+  end)
+
+  it("makes 63 groups more, and says when there are too many", function()
     dist.init_process_group()
     for _ = 1, 63 do dist.new_group{0} end
     assert.refuses("new_group: no memory, or more than 63 groups", function() dist.new_group{0} end)
@@ -180,6 +213,17 @@ describe("several ranks", function()
     assert.equal(2, count(text, "barrier: waited for [%d.]+ s in barrier "
       .. "%(spec/distributed/faults.lua:%d+%); rank 1 is not there: its last was all_reduce "
       .. "%(sum%) {4} float32 %(spec/distributed/faults.lua:%d+%), which ended %d s ago"), text)
+  end)
+
+  with_mpirun("can be interrupted while they wait", function()
+    local text = ranks(2, "faults", "interrupt")
+    assert.equal(1, told(text, "interrupted!, at once"), text)
+  end)
+
+  with_mpirun("say that one of them never came", function()
+    local text, _, seconds = ranks(2, "faults", "absent")
+    assert.equal(1, told(text, "init_process_group: not all ranks have called it within 1 s"), text)
+    assert.is_true(seconds < 8, text)
   end)
 
   with_mpirun("are ended within 3 s where one is killed", function()

@@ -7,6 +7,11 @@ local dm = require "demilune"
 local dist = dm.distributed
 
 local kind = arg[1]
+if kind == "absent" then
+  if os.getenv "OMPI_COMM_WORLD_RANK" == "1" then os.execute "sleep 3" os.exit(1) end
+  io.write(select(2, pcall(dist.init_process_group, {timeout = 1})), "\n")
+  os.exit(2, true)
+end
 dist.init_process_group{timeout = kind == "late" and 1 or 60}
 local rank = dist.get_rank()
 
@@ -74,6 +79,18 @@ function FAULTS.late()
   dist.all_reduce(dm.ones(4))
   if rank == 1 then os.execute "sleep 5" end
   dist.barrier()
+end
+
+function FAULTS.interrupt()
+  if rank == 0 then
+    local from = os.time()
+    os.execute "(sleep 0.3; kill -INT $PPID) &"
+    local why = fails(dist.barrier)
+    say(why:match "interrupted!" .. (os.difftime(os.time(), from) < 3 and ", at once" or ", late"))
+  else
+    os.execute "sleep 1"
+  end
+  os.exit(1, false) -- nothing waits for the other one
 end
 
 function FAULTS.kill()

@@ -654,10 +654,12 @@ static void clear_world(void) {
 }
 
 bool dm_world_left(int ms) {
-  if (world.stage == CLOSED || world.forks != dm_fork_count()) return true;
+  /* a thread that still opens the world is in MPI, which waits for ranks that may never come */
+  if (world.stage == CLOSED || world.stage == OPENING || world.forks != dm_fork_count())
+    return true;
   pthread_mutex_lock(&world.lock);
-  if (world.stage != LEFT) wait_at(&world.done, ms / 1e3);
-  const bool left = world.stage == LEFT;
+  if (world.stage != LEFT && world.stage != UNUSABLE) wait_at(&world.done, ms / 1e3);
+  const bool left = world.stage == LEFT || world.stage == UNUSABLE;
   pthread_mutex_unlock(&world.lock);
   if (!left) return false;
   const bool by_mpi = world.has_thread;
