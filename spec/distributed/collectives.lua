@@ -206,6 +206,8 @@ local function check_rest()
   both[rank + 1] = rank + 1
   dist.all_gather_into_tensor(both, both[{{rank + 1, rank + 1}}])
   equal(both, dm.arange(1, n):to "float32", "an input inside the output")
+  local sampler = dm.data.DistributedSampler(dm.data.TensorDataset(dm.zeros(12)))
+  assert(sampler.num_replicas == n and sampler.rank == rank)
   local stats = dist.stats()
   assert(stats.calls > 100 and (stats.bytes_sent > 0) == (n > 1) and stats.seconds_waited >= 0)
 end

@@ -133,9 +133,10 @@ sampler.WeightedRandomSampler = WeightedRandomSampler
 -- DistributedSampler(set, {num_replicas =, rank =, shuffle = true, seed = 0, drop_last =
 -- false}): the samples of one process among num_replicas that train together. All of them
 -- draw the same order, and each takes every num_replicas-th position. rank is the number
--- that launchers give, from 0; both are by default what the environment's WORLD_SIZE and
--- RANK say, or 1 and 0. Where the samples do not divide, the first ones come twice, or
--- with drop_last the last ones not at all.
+-- that launchers give, from 0; both are by default those of the process group
+-- (dist.init_process_group), else what the environment's WORLD_SIZE and RANK say, or 1 and 0.
+-- Where the samples do not divide, the first ones come twice, or with drop_last the last ones
+-- not at all.
 local DistributedSampler = Sampler:extend "DistributedSampler"
 local bind_distributed = options.signature("DistributedSampler", [[dataset: dataset,
   num_replicas?: integer, rank?: integer, shuffle: boolean = true, seed: integer = 0,
@@ -144,8 +145,9 @@ function DistributedSampler:init(...)
   local what, o = self.class, bind_distributed(...)
   local total = dataset.count(what, o.dataset)
   local function from_environment(name) return math.tointeger(tonumber(os.getenv(name))) end
-  local n = o.num_replicas or from_environment "WORLD_SIZE" or 1
-  local rank = o.rank or from_environment "RANK" or 0
+  local rank_here = core._dist_rank() -- nil where there is no process group
+  local n = o.num_replicas or rank_here and core._dist_size() or from_environment "WORLD_SIZE" or 1
+  local rank = o.rank or rank_here or from_environment "RANK" or 0
   check_count(what, "num_replicas", n, 1)
   if rank < 0 or rank >= n then
     caller.raise("%s: rank is %s, wanted 0 to %d", what, tostring(rank), n - 1)
