@@ -149,7 +149,7 @@ static bool writes_in(const dm_Work *w) {
          (w->kind == DM_WORK_REDUCE && is_there) || (w->kind == DM_WORK_BROADCAST && !is_there);
 }
 
-/* _dist_post(kind, group, peer = 0, op or nil, in or nil, out or nil, name, key, place) -> a
+/* _dist_post(kind, group, peer = 0, op or nil, in or nil, out or nil, name, key, line) -> a
    work. The tensors are dense, on the CPU; of new_group the group is the new one. */
 static int post(lua_State *L) {
   dm_enter(L);
@@ -157,7 +157,7 @@ static int post(lua_State *L) {
   dm_Group *group = check_group(L, 2);
   const int peer = (int)luaL_optinteger(L, 3, 0), op = luaL_checkoption(L, 4, "sum", rank_ops);
   const char *name = luaL_checkstring(L, 7), *key = luaL_checkstring(L, 8),
-             *place = luaL_checkstring(L, 9);
+             *line = luaL_checkstring(L, 9);
   dm_Work **at = lua_newuserdatauv(L, sizeof(dm_Work *), 0);
   *at = NULL;
   luaL_setmetatable(L, work_class);
@@ -174,7 +174,7 @@ static int post(lua_State *L) {
   w->header.n_bytes = w->in ? dm_tensor_bytes(w->in) : 0;
   snprintf(w->header.name, sizeof w->header.name, "%s", name);
   snprintf(w->header.key, sizeof w->header.key, "%s", key);
-  snprintf(w->header.place, sizeof w->header.place, "%s", place);
+  snprintf(w->header.line, sizeof w->header.line, "%s", line);
   DM_CHECK(L, dm_world_post(w));
   if (w->in && writes_in(w)) w->in->storage->version++;
   if (w->out) w->out->storage->version++;

@@ -119,7 +119,7 @@ static void explain(dm_Work *w) {
     if ((i > 0 && same) || named == MOST_NAMED) continue;
     n += snprintf(text + n, sizeof text - (size_t)n, "%s rank %d gives %s%s%s (%s)",
                   named++ ? "," : ":", w->agree->ranks[i], h->name, *h->key ? " " : "", h->key,
-                  h->place);
+                  h->line);
   }
   dm_work_fail(w, text);
 }
@@ -150,7 +150,7 @@ static void agree(dm_Work *w, const dm_Transport *t) {
   }
 }
 
-/* A message of another kind is received and dropped, so that the next one finds its place. */
+/* A message of another kind is received and dropped, so that the next one is read as one. */
 static void compare_message(dm_Work *w, const dm_Transport *t) {
   if (strcmp(w->header.key, w->other.key) == 0) {
     w->step = FIRST;
@@ -166,7 +166,7 @@ static void compare_message(dm_Work *w, const dm_Transport *t) {
 static void refuse(dm_Work *w) {
   char text[DM_FAILURE_TEXT];
   snprintf(text, sizeof text, "rank %d sends %s (%s), wanted %s", w->agree->ranks[w->peer],
-           w->other.key, w->other.place, w->header.key);
+           w->other.key, w->other.line, w->header.key);
   dm_work_fail(w, text);
 }
 

@@ -4,7 +4,7 @@
    Each collective begins with an agreement: the ranks compare a hash of the call's name, dtype
    and shape, before any data moves. Where it differs they exchange the descriptions themselves,
    and all of them fail with the same text. A message between two ranks carries its description
-   ahead.
+   before the data.
 
    A reduction sends slice j of each rank to rank j, which combines the slices in the order of
    the ranks (reduce.h), and gathers what they come to; a rank then sends 2 (n - 1) / n of the
@@ -23,7 +23,7 @@ enum {
   DM_MAX_GROUP = 64, /* groups of a process, the world among them */
   DM_NAME_TEXT = 32,
   DM_KEY_TEXT = 224,
-  DM_PLACE_TEXT = 128,
+  DM_LINE_TEXT = 128,
   DM_FAILURE_TEXT = 2048
 };
 
@@ -45,7 +45,7 @@ typedef enum dm_WorkKind {
 /* Ranks that communicate, in the order of the world's. */
 typedef struct dm_Group {
   int index;           /* 0: the world */
-  int n, me;           /* me: this process's place; -1: it is no member */
+  int n, me;           /* me: this process among them; -1: it is no member */
   int *ranks;          /* (n) in the world */
   dm_Comm *comm;       /* used by the thread alone */
   int64_t n_post;      /* collectives that were asked for */
@@ -55,7 +55,7 @@ typedef struct dm_Group {
 /* How the ranks know a call: what has to agree, and where it stands in the script. */
 typedef struct dm_Header {
   int64_t n_bytes; /* of a message's data */
-  char name[DM_NAME_TEXT], key[DM_KEY_TEXT], place[DM_PLACE_TEXT];
+  char name[DM_NAME_TEXT], key[DM_KEY_TEXT], line[DM_LINE_TEXT];
 } dm_Header;
 
 typedef struct dm_Work {
@@ -64,7 +64,7 @@ typedef struct dm_Work {
   dm_RankOp op;
   dm_Group *group; /* of the collective; the new one of DM_WORK_SPLIT agrees in the world */
   dm_Group *agree;
-  int peer;            /* a place in the group */
+  int peer;            /* among the ranks of the group */
   dm_Tensor *in, *out; /* owned; contiguous, on the CPU; or NULL */
   dm_Header header, other;
   dm_Header *headers; /* (n), owned, where the ranks do not agree */

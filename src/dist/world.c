@@ -27,7 +27,7 @@ typedef enum Stage { CLOSED, OPENING, OPEN, LEAVING, LEFT, UNUSABLE } Stage;
 
 typedef enum LetterKind { ASK, STATUS, GOODBYE } LetterKind;
 
-enum { LAST_TEXT = DM_NAME_TEXT + DM_KEY_TEXT + DM_PLACE_TEXT + 16 };
+enum { LAST_TEXT = DM_NAME_TEXT + DM_KEY_TEXT + DM_LINE_TEXT + 16 };
 
 /* A letter: where a rank is. */
 typedef struct Letter {
@@ -149,7 +149,7 @@ static void describe(Letter *letter, LetterKind kind) {
                                        : world.groups[i]->n_post;
   if (*world.last.name)
     snprintf(letter->last, sizeof letter->last, "%s%s%s (%s)", world.last.name,
-             *world.last.key ? " " : "", world.last.key, world.last.place);
+             *world.last.key ? " " : "", world.last.key, world.last.line);
   snprintf(letter->failure, sizeof letter->failure, "%s", world.why);
 }
 
@@ -227,8 +227,8 @@ static int tell_last(char *text, size_t size, const Letter *letter) {
 }
 
 /* What is known of the rank that keeps the work waiting; 0: it does not. */
-static int tell_peer(char *text, size_t size, const dm_Work *w, int place) {
-  const int rank = w->agree->ranks[place];
+static int tell_peer(char *text, size_t size, const dm_Work *w, int i) {
+  const int rank = w->agree->ranks[i];
   const Peer *p = &world.peers[rank];
   if (rank == world.rank) return 0;
   if (!p->answered) return snprintf(text, size, "; rank %d does not answer", rank);
@@ -242,7 +242,7 @@ static int tell_peer(char *text, size_t size, const dm_Work *w, int place) {
 static void report(const dm_Work *w) {
   char text[DM_FAILURE_TEXT];
   int n = snprintf(text, sizeof text, "waited for %.3g s in %s%s%s (%s)", now() - w->posted,
-                   w->header.name, *w->header.key ? " " : "", w->header.key, w->header.place);
+                   w->header.name, *w->header.key ? " " : "", w->header.key, w->header.line);
   const int before = n;
   for (int i = 0; i < w->agree->n && n < (int)sizeof text; i++) {
     if (!dm_work_is_message(w) || i == w->peer)

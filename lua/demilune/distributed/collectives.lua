@@ -121,7 +121,7 @@ local bind_broadcast = signature("broadcast", "tensor: tensor", "src: integer", 
 function collectives.broadcast(...)
   local o = bind_broadcast(...)
   local x, group = o.tensor, world.group("broadcast", o.group)
-  local peer = world.place("broadcast", "src", group, o.src)
+  local peer = world.index("broadcast", "src", group, o.src)
   local dense, bring = to_write("broadcast", x)
   return world.run({kind = "broadcast", name = "broadcast", group = group, peer = peer,
     input = dense, key = ("from rank %d, %s"):format(o.src, text_of(x))}, o.async_op, bring)
@@ -140,7 +140,7 @@ local bind_reduce = signature("reduce", "tensor: tensor", "dst: integer", OPS, G
 function collectives.reduce(...)
   local o = bind_reduce(...)
   local x, group = o.tensor, world.group("reduce", o.group)
-  local peer = world.place("reduce", "dst", group, o.dst)
+  local peer = world.index("reduce", "dst", group, o.dst)
   check_op("reduce", x, o.op)
   local dense, bring = to_write("reduce", x)
   return world.run({kind = "reduce", name = "reduce", group = group, peer = peer, op = o.op,
@@ -219,7 +219,7 @@ local bind_gather = signature("gather", "tensor: tensor", "dst: integer = 0", GR
 function collectives.gather(...)
   local o = bind_gather(...)
   local x, group = o.tensor, world.group("gather", o.group)
-  local peer, n = world.place("gather", "dst", group, o.dst), #group.ranks
+  local peer, n = world.index("gather", "dst", group, o.dst), #group.ranks
   local is_there = world.rank "gather" == o.dst
   local parts = is_there and new_parts(n, x) or nil
   return world.run({kind = "gather", name = "gather", group = group, peer = peer,
@@ -259,7 +259,7 @@ local bind_scatter = signature("scatter", "tensor: tensor", "scatter_list?: list
 function collectives.scatter(...)
   local o = bind_scatter(...)
   local x, group = o.tensor, world.group("scatter", o.group)
-  local peer = world.place("scatter", "src", group, o.src)
+  local peer = world.index("scatter", "src", group, o.src)
   local parts
   if world.rank "scatter" == o.src then
     parts = checked_list(o.scatter_list, #group.ranks, x)
@@ -298,23 +298,23 @@ end
 
 -- ---- messages ----
 
--- The group and the place of the other rank, which is not this one.
+-- The group and the index of the other rank, which is not this one.
 local function partner(name, what, o)
   local group, rank = world.group(name, o.group), o[what]
-  local place = world.place(name, what, group, rank)
+  local index = world.index(name, what, group, rank)
   if rank == world.rank(name) then
     caller.raise("%s: %s is %d, this rank itself; hint: y:copy_(x) needs no message", name, what,
       rank)
   end
-  return group, place
+  return group, index
 end
 
 local function sender(name, is_async)
   local bind = signature(name, "tensor: tensor", "dst: integer", GROUP)
   return function(...)
     local o = bind(...)
-    local group, place = partner(name, "dst", o)
-    return world.run({kind = "send", name = name, group = group, peer = place,
+    local group, index = partner(name, "dst", o)
+    return world.run({kind = "send", name = name, group = group, peer = index,
       input = to_read(o.tensor), key = text_of(o.tensor)}, is_async,
       nothing)
   end
@@ -324,9 +324,9 @@ local function receiver(name, is_async)
   local bind = signature(name, "tensor: tensor", "src: integer", GROUP)
   return function(...)
     local o = bind(...)
-    local group, place = partner(name, "src", o)
+    local group, index = partner(name, "src", o)
     local dense, bring = to_write(name, o.tensor)
-    return world.run({kind = "recv", name = name, group = group, peer = place, input = dense,
+    return world.run({kind = "recv", name = name, group = group, peer = index, input = dense,
       key = text_of(o.tensor)}, is_async, bring)
   end
 end

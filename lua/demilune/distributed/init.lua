@@ -62,7 +62,7 @@ local bind_rank = options.signature("get_rank", "group?: group")
 function distributed.get_rank(...)
   local group = bind_rank(...).group
   local rank = world.rank "get_rank"
-  return group and world.group("get_rank", group).place[rank] or rank
+  return group and world.group("get_rank", group).index_of[rank] or rank
 end
 
 local bind_size = options.signature("get_world_size", "group?: group")

@@ -67,7 +67,7 @@ function objects.broadcast_object(...)
   local name = "broadcast_object"
   local o = bind_broadcast(...)
   local group = world.group(name, o.group)
-  world.place(name, "src", group, o.src)
+  world.index(name, "src", group, o.src)
   local is_there = world.rank(name) == o.src
   local text = is_there and written(o.obj) or ""
   local size = collectives.broadcast(size_of(text), o.src, group):item()

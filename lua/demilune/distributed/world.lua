@@ -44,9 +44,9 @@ options.kind("group", function(v) return getmetatable(v) == Group end,
 
 local function new_group(index, ranks)
   local me = core._dist_rank()
-  local self = setmetatable({index = index, ranks = ranks, place = {}}, Group)
-  for i, rank in ipairs(ranks) do self.place[rank] = i - 1 end
-  self.is_member = self.place[me] ~= nil
+  local self = setmetatable({index = index, ranks = ranks, index_of = {}}, Group)
+  for i, rank in ipairs(ranks) do self.index_of[rank] = i - 1 end
+  self.is_member = self.index_of[me] ~= nil
   return self
 end
 
@@ -81,14 +81,14 @@ function world.rank(name)
   return core._dist_rank()
 end
 
--- The place of a rank in the group; raises where it has none.
-function world.place(name, what, group, rank)
-  local place = group.place[rank]
-  if not place then
+-- The index of a rank in the group, from 0; raises where it has none.
+function world.index(name, what, group, rank)
+  local index = group.index_of[rank]
+  if not index then
     caller.raise("%s: %s is %d, wanted a rank of the group, one of {%s}; hint: ranks count from 0",
       name, what, rank, table.concat(group.ranks, ", "))
   end
-  return place
+  return index
 end
 
 -- ---- works ----
@@ -209,7 +209,7 @@ local function checked_ranks(ranks)
   local sorted, seen = {}, {}
   for i, rank in ipairs(ranks) do
     local whole = math.tointeger(rank)
-    if not whole or not current.world.place[whole] then
+    if not whole or not current.world.index_of[whole] then
       caller.raise("new_group: rank %s, wanted integers from 0 to %d", tostring(rank),
         #current.world.ranks - 1)
     elseif seen[whole] then

@@ -86,11 +86,11 @@ static bool large_type(int64_t n, MPI_Datatype *type) {
   enum { BLOCK = 1 << 20 };
   const int n_block = (int)(n / BLOCK), rest = (int)(n % BLOCK);
   const int lengths[2] = {n_block, rest};
-  const MPI_Aint places[2] = {0, (MPI_Aint)n_block * BLOCK};
+  const MPI_Aint offsets[2] = {0, (MPI_Aint)n_block * BLOCK};
   MPI_Datatype block;
   if (n / BLOCK > INT_MAX || !good(MPI_Type_contiguous(BLOCK, MPI_BYTE, &block))) return false;
   const MPI_Datatype types[2] = {block, MPI_BYTE};
-  const bool made = good(MPI_Type_create_struct(2, lengths, places, types, type)) &&
+  const bool made = good(MPI_Type_create_struct(2, lengths, offsets, types, type)) &&
                     good(MPI_Type_commit(type));
   MPI_Type_free(&block);
   return made;
