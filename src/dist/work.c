@@ -98,6 +98,7 @@ static int64_t sent_by(const dm_Work *w, dm_Way way, int64_t n_bytes, int peer) 
 static void post(dm_Work *w, const dm_Transport *t, int next, dm_Way way, const void *in,
                  void *out, int64_t n_bytes) {
   w->step = next;
+  w->n_moving = n_bytes;
   w->n_sent += sent_by(w, way, n_bytes, w->peer);
   w->request = t->post(w->agree->comm, way, in, out, n_bytes, w->peer);
   if (!w->request) dm_work_fail(w, t->text());

@@ -76,6 +76,7 @@ typedef struct dm_Work {
   _Atomic double deadline;
   int64_t n_sent; /* bytes */
   int step;
+  int64_t n_moving; /* bytes of the message that is under way */
   dm_Request *request;
   atomic_bool done;
   bool failed;

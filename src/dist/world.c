@@ -14,9 +14,11 @@
 #include "cpu/threads.h"
 #include "engine/backend.h"
 
-/* Naps of the thread, in seconds, after a few looks without success: the longer nothing has
-   moved, the longer, up to the last two, where something is under way and where nothing is. */
-enum { LOOKS = 64 };
+/* The thread looks without a pause for as long as a message should take, at so many bytes a
+   second: libraries move large ones in parts, a few at each look, and naps would make that
+   slow. Then it naps, in seconds: the longer nothing has ended, the longer, up to the last two,
+   where something is under way and where nothing is. */
+static const double LOOK = 100e-6, BYTES_PER_SECOND = 0.5e9;
 static const double NAP = 50e-6, BUSY_NAP = 1e-3, IDLE_NAP = 4e-3, NAP_SHARE = 0.05;
 /* Who has left had sent all that it sent: it arrives within this time. */
 static const double GRACE = 0.5;
@@ -356,16 +358,20 @@ static bool advance(void) {
   return moved;
 }
 
+/* Seconds that the messages under way should take. */
+static double expected(void) {
+  double seconds = LOOK;
+  for (const dm_Work *w = world.works; w; w = w->next)
+    if (w->request) seconds += (double)w->n_moving / BYTES_PER_SECOND;
+  return seconds;
+}
+
 /* Lets the processor go for a moment, or until the script hands something over. */
 static void nap(bool moved) {
-  static _Thread_local int looks;
   static _Thread_local double moved_at;
   const double at = now();
-  if (moved) {
-    looks = 0;
-    moved_at = at;
-  }
-  if (world.works && looks++ < LOOKS) {
+  if (moved) moved_at = at;
+  if (world.works && at - moved_at < expected()) {
     sched_yield();
     return;
   }
