@@ -51,6 +51,8 @@ handle("a trace", core._amp_trace(false))
 handle("a recorder", core.profile_new())
 handle("a state of autocast", core.autocast_state())
 handle("transforms", core.augment{})
+core._dist_open(false, 10)
+handle("a collective", core._dist_post("barrier", 0, 0, nil, nil, nil, "barrier", "", ""))
 handle("a range", core.range_begin "range")
 handle("a loader", core.loader_new{columns = {dm.ones(2)}, transforms = {false}})
 

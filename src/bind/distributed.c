@@ -83,16 +83,24 @@ static dm_Group *check_group(lua_State *L, int i) {
   return g;
 }
 
+/* Raises where no world is open. */
+static void check_open(lua_State *L) {
+  if (!dm_world_is_open()) dm_raise_text(L, "there is no process group");
+}
+
 /* _dist_new_group(ranks, in rising order) -> its index. */
 static int new_group(lua_State *L) {
   enum { MOST = 65536 };
+  check_open(L);
   luaL_checktype(L, 1, LUA_TTABLE);
   const lua_Integer n = luaL_len(L, 1);
   luaL_argcheck(L, n > 0 && n <= MOST, 1, "too many ranks");
   int *ranks = lua_newuserdatauv(L, sizeof *ranks * (size_t)n, 0);
   for (int i = 0; i < (int)n; i++) {
     lua_rawgeti(L, 1, i + 1);
-    ranks[i] = (int)lua_tointeger(L, -1);
+    const lua_Integer rank = lua_tointeger(L, -1);
+    luaL_argcheck(L, rank >= 0 && rank < dm_world_group(0)->n, 1, "no rank of the world");
+    ranks[i] = (int)rank;
     lua_pop(L, 1);
   }
   const dm_Group *g = dm_world_new_group((int)n, ranks);
@@ -116,6 +124,7 @@ static int dense(lua_State *L) {
 /* The work at 1. */
 static dm_Work *check_work(lua_State *L) {
   dm_Work **w = luaL_checkudata(L, 1, work_class);
+  luaL_argcheck(L, *w, 1, "this work was finalized");
   return *w;
 }
 
@@ -149,10 +158,60 @@ static bool writes_in(const dm_Work *w) {
          (w->kind == DM_WORK_REDUCE && is_there) || (w->kind == DM_WORK_BROADCAST && !is_there);
 }
 
+/* How many elements the tensors of a kind have, as multiples of one part: 0 for no tensor,
+   N_PARTS for a part of each rank. A rank that is not the peer may have to give less. */
+enum { N_PARTS = -1 };
+typedef struct Tensors {
+  int in, out;           /* on the peer, or on all ranks */
+  int in_else, out_else; /* on the others */
+} Tensors;
+static const Tensors wanted[] = {
+    [DM_WORK_BARRIER] = {0},
+    [DM_WORK_ALL_REDUCE] = {1, 0, 1, 0},
+    [DM_WORK_BROADCAST] = {1, 0, 1, 0},
+    [DM_WORK_REDUCE] = {1, 0, 1, 0},
+    [DM_WORK_ALL_GATHER] = {1, N_PARTS, 1, N_PARTS},
+    [DM_WORK_REDUCE_SCATTER] = {N_PARTS, 1, N_PARTS, 1},
+    [DM_WORK_GATHER] = {1, N_PARTS, 1, 0},
+    [DM_WORK_SCATTER] = {N_PARTS, 1, 0, 1},
+    [DM_WORK_ALL_TO_ALL] = {N_PARTS, N_PARTS, N_PARTS, N_PARTS},
+    [DM_WORK_SEND] = {1, 0, 1, 0},
+    [DM_WORK_RECEIVE] = {1, 0, 1, 0},
+    [DM_WORK_SPLIT] = {0},
+};
+
+/* Whether t is n parts (or nothing, for 0), dense and on the CPU; *part: the elements of one,
+   -1 while none is known. */
+static bool is_parts(const dm_Tensor *t, int n, int n_rank, int64_t *part) {
+  if (n == 0 || !t) return (n == 0) == !t;
+  const int64_t count = n == N_PARTS ? n_rank : n, each = t->numel / count;
+  if (t->device.type != DM_CPU || !dm_tensor_is_contiguous(t) || each * count != t->numel)
+    return false;
+  if (*part < 0) *part = each;
+  return *part == each;
+}
+
+/* Raises unless the work's group, peer and tensors are such that its steps stay inside them. */
+static void check_work_is_sound(lua_State *L, const dm_Work *w) {
+  const Tensors *t = &wanted[w->kind];
+  const int n = w->agree->n;
+  int64_t part = -1;
+  luaL_argcheck(L, w->agree->me >= 0, 2, "this rank is no member of the group");
+  luaL_argcheck(L, w->kind != DM_WORK_SPLIT || w->group->index > 0, 2,
+                "the world is no new group");
+  luaL_argcheck(L, w->peer >= 0 && w->peer < n, 3, "no rank of the group");
+  const bool is_peer = w->agree->me == w->peer;
+  luaL_argcheck(L, is_parts(w->in, is_peer ? t->in : t->in_else, n, &part), 5, "no such parts");
+  luaL_argcheck(L, is_parts(w->out, is_peer ? t->out : t->out_else, n, &part), 6,
+                "no such parts");
+  luaL_argcheck(L, !w->in || !w->out || w->in->dtype == w->out->dtype, 6, "of another dtype");
+}
+
 /* _dist_post(kind, group, peer = 0, op or nil, in or nil, out or nil, name, key, line) -> a
    work. The tensors are dense, on the CPU; of new_group the group is the new one. */
 static int post(lua_State *L) {
   dm_enter(L);
+  check_open(L);
   const int kind = luaL_checkoption(L, 1, NULL, kinds);
   dm_Group *group = check_group(L, 2);
   const int peer = (int)luaL_optinteger(L, 3, 0), op = luaL_checkoption(L, 4, "sum", rank_ops);
@@ -170,6 +229,7 @@ static int post(lua_State *L) {
   w->peer = peer;
   w->in = taken(L, 5);
   w->out = taken(L, 6);
+  check_work_is_sound(L, w);
   if (w->in && w->out && w->in->storage == w->out->storage) DM_CHECK(L, part_from_out(w));
   w->header.n_bytes = w->in ? dm_tensor_bytes(w->in) : 0;
   snprintf(w->header.name, sizeof w->header.name, "%s", name);

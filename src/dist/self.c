@@ -26,11 +26,12 @@ static dm_Comm *self_split(bool member, bool *failed) {
   return member ? &only : NULL;
 }
 
-static dm_Request *self_post(dm_Comm *comm, dm_Way way, const void *in, void *out,
+static dm_Request *self_post(dm_Comm *comm, dm_Transfer transfer, const void *in, void *out,
                              int64_t n_bytes, int peer) {
   (void)comm, (void)peer;
-  if (way == DM_WAY_SEND || way == DM_WAY_RECEIVE) return NULL;
-  if (way != DM_WAY_BROADCAST && in != out && n_bytes > 0) memcpy(out, in, (size_t)n_bytes);
+  if (transfer == DM_TRANSFER_SEND || transfer == DM_TRANSFER_RECEIVE) return NULL;
+  if (transfer != DM_TRANSFER_BROADCAST && in != out && n_bytes > 0)
+    memcpy(out, in, (size_t)n_bytes);
   return &message;
 }
 
@@ -47,7 +48,7 @@ const dm_Transport dm_self_transport = {
     .close = self_close,
     .text = self_text,
     .world = self_world,
-    .letters = self_world,
+    .notices = self_world,
     .split = self_split,
     .post = self_post,
     .test = self_test,

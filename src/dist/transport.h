@@ -13,18 +13,18 @@ typedef struct dm_Request dm_Request;
 /* A set of ranks that communicate among themselves. */
 typedef struct dm_Comm dm_Comm;
 
-/* The ways of bytes. Each is a call that all ranks of the group make, but for the last two;
+/* How bytes move. Each is a call that all ranks of the group make, but for the last two;
    n_bytes is the size of one part. */
-typedef enum dm_Way {
-  DM_WAY_MIN,        /* two uint64 each: the smallest of all ranks, to all */
-  DM_WAY_BROADCAST,  /* `out` of rank `peer` to all */
-  DM_WAY_ALL_GATHER, /* `in` of all ranks, one after the other, to all */
-  DM_WAY_ALL_TO_ALL, /* part j of `in` of rank i becomes part i of `out` of rank j */
-  DM_WAY_GATHER,     /* `in` of all ranks to rank `peer` */
-  DM_WAY_SCATTER,    /* part j of `in` of rank `peer` to rank j */
-  DM_WAY_SEND,       /* `in` to rank `peer` */
-  DM_WAY_RECEIVE     /* `out` from rank `peer`; -1: from any */
-} dm_Way;
+typedef enum dm_Transfer {
+  DM_TRANSFER_MIN,        /* two uint64 each: the smallest of all ranks, to all */
+  DM_TRANSFER_BROADCAST,  /* `out` of rank `peer` to all */
+  DM_TRANSFER_ALL_GATHER, /* `in` of all ranks, one after the other, to all */
+  DM_TRANSFER_ALL_TO_ALL, /* part j of `in` of rank i becomes part i of `out` of rank j */
+  DM_TRANSFER_GATHER,     /* `in` of all ranks to rank `peer` */
+  DM_TRANSFER_SCATTER,    /* part j of `in` of rank `peer` to rank j */
+  DM_TRANSFER_SEND,       /* `in` to rank `peer` */
+  DM_TRANSFER_RECEIVE     /* `out` from rank `peer`; -1: from any */
+} dm_Transfer;
 
 typedef struct dm_Transport {
   const char *version; /* DM_VERSION: both sides are of one build */
@@ -36,14 +36,14 @@ typedef struct dm_Transport {
   /* The last failure. */
   const char *(*text)(void);
   dm_Comm *(*world)(void);
-  dm_Comm *(*letters)(void); /* the same ranks, whose messages meet no others */
+  dm_Comm *(*notices)(void); /* the same ranks, whose messages meet no others */
   /* The ranks that call it with `member`, in the world's order; NULL for the others, or on
      failure with *failed. All ranks of the world call it, after they have agreed to. */
   dm_Comm *(*split)(bool member, bool *failed);
   /* Starts it; `in` and `out` stay untouched until test() gives 1. NULL: text() says why not.
    */
-  dm_Request *(*post)(dm_Comm *comm, dm_Way way, const void *in, void *out, int64_t n_bytes,
-                      int peer);
+  dm_Request *(*post)(dm_Comm *comm, dm_Transfer transfer, const void *in, void *out,
+                      int64_t n_bytes, int peer);
   /* 1: done, and *r is freed and NULL; 0: not yet; -1: failed. */
   int (*test)(dm_Request **r);
   /* Gives up a message that is to be received from any rank. */

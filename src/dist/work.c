@@ -80,27 +80,27 @@ bool dm_work_blocks(const dm_Work *w, const dm_Work *later) {
   return w->agree == later->agree && w->kind == later->kind && w->peer == later->peer;
 }
 
-/* Bytes that this rank sends by that way. */
-static int64_t sent_by(const dm_Work *w, dm_Way way, int64_t n_bytes, int peer) {
+/* Bytes that this rank sends by such a transfer. */
+static int64_t sent_by(const dm_Work *w, dm_Transfer transfer, int64_t n_bytes, int peer) {
   const dm_Group *g = w->agree;
-  switch (way) {
-  case DM_WAY_BROADCAST:
-  case DM_WAY_SCATTER: return g->me == peer ? n_bytes * (g->n - 1) : 0;
-  case DM_WAY_GATHER: return g->me == peer ? 0 : n_bytes;
-  case DM_WAY_SEND: return n_bytes;
-  case DM_WAY_RECEIVE: return 0;
-  case DM_WAY_MIN: return g->n > 1 ? n_bytes : 0;
+  switch (transfer) {
+  case DM_TRANSFER_BROADCAST:
+  case DM_TRANSFER_SCATTER: return g->me == peer ? n_bytes * (g->n - 1) : 0;
+  case DM_TRANSFER_GATHER: return g->me == peer ? 0 : n_bytes;
+  case DM_TRANSFER_SEND: return n_bytes;
+  case DM_TRANSFER_RECEIVE: return 0;
+  case DM_TRANSFER_MIN: return g->n > 1 ? n_bytes : 0;
   default: return n_bytes * (g->n - 1);
   }
 }
 
 /* Posts it, to go on with `next` when it is done. */
-static void post(dm_Work *w, const dm_Transport *t, int next, dm_Way way, const void *in,
-                 void *out, int64_t n_bytes) {
+static void post(dm_Work *w, const dm_Transport *t, int next, dm_Transfer transfer,
+                 const void *in, void *out, int64_t n_bytes) {
   w->step = next;
   w->n_moving = n_bytes;
-  w->n_sent += sent_by(w, way, n_bytes, w->peer);
-  w->request = t->post(w->agree->comm, way, in, out, n_bytes, w->peer);
+  w->n_sent += sent_by(w, transfer, n_bytes, w->peer);
+  w->request = t->post(w->agree->comm, transfer, in, out, n_bytes, w->peer);
   if (!w->request) dm_work_fail(w, t->text());
 }
 
@@ -136,16 +136,16 @@ static void compare(dm_Work *w, const dm_Transport *t) {
     dm_work_fail(w, "ranks do not agree, and there is no memory to say why");
     return;
   }
-  post(w, t, EXPLAIN, DM_WAY_ALL_GATHER, &w->header, w->headers, sizeof w->header);
+  post(w, t, EXPLAIN, DM_TRANSFER_ALL_GATHER, &w->header, w->headers, sizeof w->header);
 }
 
 static void agree(dm_Work *w, const dm_Transport *t) {
   if (w->kind == DM_WORK_SEND) {
-    post(w, t, FIRST, DM_WAY_SEND, &w->header, NULL, sizeof w->header);
+    post(w, t, FIRST, DM_TRANSFER_SEND, &w->header, NULL, sizeof w->header);
   } else if (w->kind == DM_WORK_RECEIVE) {
-    post(w, t, COMPARE, DM_WAY_RECEIVE, NULL, &w->other, sizeof w->other);
+    post(w, t, COMPARE, DM_TRANSFER_RECEIVE, NULL, &w->other, sizeof w->other);
   } else if (w->agree->n > 1) {
-    post(w, t, COMPARE, DM_WAY_MIN, w->hash, w->least, sizeof w->hash);
+    post(w, t, COMPARE, DM_TRANSFER_MIN, w->hash, w->least, sizeof w->hash);
   } else {
     w->step = FIRST;
   }
@@ -161,7 +161,7 @@ static void compare_message(dm_Work *w, const dm_Transport *t) {
     dm_work_fail(w, "out of memory for a message that does not fit");
     return;
   }
-  post(w, t, REFUSE, DM_WAY_RECEIVE, NULL, data_of(w->a), w->other.n_bytes);
+  post(w, t, REFUSE, DM_TRANSFER_RECEIVE, NULL, data_of(w->a), w->other.n_bytes);
 }
 
 static void refuse(dm_Work *w) {
@@ -179,10 +179,10 @@ static void reduce_first(dm_Work *w, const dm_Transport *t) {
   if (w->in->numel == 0) {
     end(w);
   } else if (is_small(w)) {
-    post(w, t, SECOND, DM_WAY_ALL_GATHER, data_of(w->in), data_of(w->b), bytes);
+    post(w, t, SECOND, DM_TRANSFER_ALL_GATHER, data_of(w->in), data_of(w->b), bytes);
   } else {
     if (w->a) memcpy(data_of(w->a), data_of(w->in), (size_t)bytes);
-    post(w, t, SECOND, DM_WAY_ALL_TO_ALL, data_of(w->a ? w->a : w->in), data_of(w->b),
+    post(w, t, SECOND, DM_TRANSFER_ALL_TO_ALL, data_of(w->a ? w->a : w->in), data_of(w->b),
          w->slice * size);
   }
 }
@@ -195,7 +195,7 @@ static void reduce_second(dm_Work *w, const dm_Transport *t) {
   dm_rank_reduce(w->op, dtype, n, data_of(w->b), w->slice, to);
   if (!w->a) end(w);
   else
-    post(w, t, THIRD, w->kind == DM_WORK_REDUCE ? DM_WAY_GATHER : DM_WAY_ALL_GATHER,
+    post(w, t, THIRD, w->kind == DM_WORK_REDUCE ? DM_TRANSFER_GATHER : DM_TRANSFER_ALL_GATHER,
          data_of(w->a), data_of(w->b), w->slice * dm_dtype_size(dtype));
 }
 
@@ -213,12 +213,12 @@ static void split(dm_Work *w, const dm_Transport *t) {
 }
 
 /* Posts what moves the data of all but reductions. */
-static void move(dm_Work *w, const dm_Transport *t, dm_Way way, int64_t n_bytes) {
-  const bool into_in = way == DM_WAY_BROADCAST || way == DM_WAY_RECEIVE;
+static void move(dm_Work *w, const dm_Transport *t, dm_Transfer transfer, int64_t n_bytes) {
+  const bool into_in = transfer == DM_TRANSFER_BROADCAST || transfer == DM_TRANSFER_RECEIVE;
   if (n_bytes == 0 && !dm_work_is_message(w)) end(w);
   else
-    post(w, t, THIRD, way, into_in ? NULL : data_of(w->in), data_of(into_in ? w->in : w->out),
-         n_bytes);
+    post(w, t, THIRD, transfer, into_in ? NULL : data_of(w->in),
+         data_of(into_in ? w->in : w->out), n_bytes);
 }
 
 static void first(dm_Work *w, const dm_Transport *t) {
@@ -230,13 +230,13 @@ static void first(dm_Work *w, const dm_Transport *t) {
   case DM_WORK_ALL_REDUCE:
   case DM_WORK_REDUCE:
   case DM_WORK_REDUCE_SCATTER: reduce_first(w, t); break;
-  case DM_WORK_BROADCAST: move(w, t, DM_WAY_BROADCAST, in); break;
-  case DM_WORK_ALL_GATHER: move(w, t, DM_WAY_ALL_GATHER, in); break;
-  case DM_WORK_GATHER: move(w, t, DM_WAY_GATHER, in); break;
-  case DM_WORK_SCATTER: move(w, t, DM_WAY_SCATTER, out); break;
-  case DM_WORK_ALL_TO_ALL: move(w, t, DM_WAY_ALL_TO_ALL, in / w->group->n); break;
-  case DM_WORK_SEND: move(w, t, DM_WAY_SEND, in); break;
-  case DM_WORK_RECEIVE: move(w, t, DM_WAY_RECEIVE, in); break;
+  case DM_WORK_BROADCAST: move(w, t, DM_TRANSFER_BROADCAST, in); break;
+  case DM_WORK_ALL_GATHER: move(w, t, DM_TRANSFER_ALL_GATHER, in); break;
+  case DM_WORK_GATHER: move(w, t, DM_TRANSFER_GATHER, in); break;
+  case DM_WORK_SCATTER: move(w, t, DM_TRANSFER_SCATTER, out); break;
+  case DM_WORK_ALL_TO_ALL: move(w, t, DM_TRANSFER_ALL_TO_ALL, in / w->group->n); break;
+  case DM_WORK_SEND: move(w, t, DM_TRANSFER_SEND, in); break;
+  case DM_WORK_RECEIVE: move(w, t, DM_TRANSFER_RECEIVE, in); break;
   }
 }
 

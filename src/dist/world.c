@@ -27,12 +27,12 @@ static const double ANSWER = 1.0;
 
 typedef enum Stage { CLOSED, OPENING, OPEN, LEAVING, LEFT, UNUSABLE } Stage;
 
-typedef enum LetterKind { ASK, STATUS, GOODBYE } LetterKind;
+typedef enum NoticeKind { ASK, STATUS, GOODBYE } NoticeKind;
 
 enum { LAST_TEXT = DM_NAME_TEXT + DM_KEY_TEXT + DM_LINE_TEXT + 16 };
 
-/* A letter: where a rank is. */
-typedef struct Letter {
+/* A notice: where a rank is. */
+typedef struct Notice {
   int32_t kind, from;
   int32_t waits;               /* its last collective has not ended */
   int32_t failed;              /* GOODBYE: it leaves without order */
@@ -40,11 +40,11 @@ typedef struct Letter {
   int64_t count[DM_MAX_GROUP]; /* collectives: asked for; of GOODBYE: ended */
   char last[LAST_TEXT];
   char failure[DM_FAILURE_TEXT];
-} Letter;
+} Notice;
 
-/* A letter on its way. */
+/* A notice that is being sent. */
 typedef struct Sent {
-  Letter letter;
+  Notice notice;
   dm_Request *request;
   struct Sent *next;
 } Sent;
@@ -53,7 +53,7 @@ typedef struct Sent {
 typedef struct Peer {
   bool left, answered;
   double left_at;
-  Letter letter; /* the last one */
+  Notice notice; /* the last one */
 } Peer;
 
 typedef struct World {
@@ -79,7 +79,7 @@ typedef struct World {
   dm_Work *works;
   Sent *sent;
   Peer *peers; /* (n) */
-  Letter inbox;
+  Notice inbox;
   dm_Request *inbox_request;
   double asked_at; /* 0: not asked */
 } World;
@@ -136,34 +136,34 @@ static void fail_world(const char *text) {
   }
 }
 
-/* ---- letters ---- */
+/* ---- notices ---- */
 
 /* Describes this rank; the lock is held. */
-static void describe(Letter *letter, LetterKind kind) {
-  memset(letter, 0, sizeof *letter);
-  letter->kind = (int32_t)kind;
-  letter->from = world.rank;
-  letter->waits = world.last_work != NULL;
-  letter->failed = kind == GOODBYE && (!world.orderly || *world.why);
-  letter->since = now() - world.last_at;
+static void describe(Notice *notice, NoticeKind kind) {
+  memset(notice, 0, sizeof *notice);
+  notice->kind = (int32_t)kind;
+  notice->from = world.rank;
+  notice->waits = world.last_work != NULL;
+  notice->failed = kind == GOODBYE && (!world.orderly || *world.why);
+  notice->since = now() - world.last_at;
   for (int i = 0; i < world.n_group; i++)
-    letter->count[i] = kind == GOODBYE ? (int64_t)atomic_load(&world.groups[i]->n_done)
+    notice->count[i] = kind == GOODBYE ? (int64_t)atomic_load(&world.groups[i]->n_done)
                                        : world.groups[i]->n_post;
   if (*world.last.name)
-    snprintf(letter->last, sizeof letter->last, "%s%s%s (%s)", world.last.name,
+    snprintf(notice->last, sizeof notice->last, "%s%s%s (%s)", world.last.name,
              *world.last.key ? " " : "", world.last.key, world.last.line);
-  snprintf(letter->failure, sizeof letter->failure, "%s", world.why);
+  snprintf(notice->failure, sizeof notice->failure, "%s", world.why);
 }
 
-/* Sends a letter; one for which there is no memory is missed by nobody but its reader. */
-static void send_letter(LetterKind kind, int to) {
+/* Sends a notice; without memory for one it is not sent, and its reader goes on without it. */
+static void send_notice(NoticeKind kind, int to) {
   Sent *s = dm_alloc_zero(sizeof *s);
   if (!s) return;
   pthread_mutex_lock(&world.lock);
-  describe(&s->letter, kind);
+  describe(&s->notice, kind);
   pthread_mutex_unlock(&world.lock);
   const dm_Transport *t = world.transport;
-  s->request = t->post(t->letters(), DM_WAY_SEND, &s->letter, NULL, sizeof s->letter, to);
+  s->request = t->post(t->notices(), DM_TRANSFER_SEND, &s->notice, NULL, sizeof s->notice, to);
   if (!s->request) {
     dm_free(s);
     return;
@@ -172,9 +172,9 @@ static void send_letter(LetterKind kind, int to) {
   world.sent = s;
 }
 
-static void send_all(LetterKind kind) {
+static void send_all(NoticeKind kind) {
   for (int r = 0; r < world.n; r++) {
-    if (r != world.rank && (kind == GOODBYE || !world.peers[r].left)) send_letter(kind, r);
+    if (r != world.rank && (kind == GOODBYE || !world.peers[r].left)) send_notice(kind, r);
   }
 }
 
@@ -193,24 +193,24 @@ static void free_sent(void) {
 static void post_inbox(void) {
   const dm_Transport *t = world.transport;
   world.inbox_request =
-      t->post(t->letters(), DM_WAY_RECEIVE, NULL, &world.inbox, sizeof world.inbox, -1);
+      t->post(t->notices(), DM_TRANSFER_RECEIVE, NULL, &world.inbox, sizeof world.inbox, -1);
 }
 
-/* Reads the letters that have come. */
-static void read_letters(void) {
+/* Reads the notices that have come. */
+static void read_notices(void) {
   while (world.inbox_request && world.transport->test(&world.inbox_request) == 1) {
-    const Letter *letter = &world.inbox;
-    if (letter->from >= 0 && letter->from < world.n) {
-      Peer *p = &world.peers[letter->from];
-      if (letter->kind != ASK) {
-        p->letter = *letter;
+    const Notice *notice = &world.inbox;
+    if (notice->from >= 0 && notice->from < world.n) {
+      Peer *p = &world.peers[notice->from];
+      if (notice->kind != ASK) {
+        p->notice = *notice;
         p->answered = true;
       }
-      if (letter->kind == GOODBYE) {
+      if (notice->kind == GOODBYE) {
         p->left = true;
         p->left_at = now();
-      } else if (letter->kind == ASK) {
-        send_letter(STATUS, letter->from);
+      } else if (notice->kind == ASK) {
+        send_notice(STATUS, notice->from);
       }
     }
     post_inbox();
@@ -220,12 +220,12 @@ static void read_letters(void) {
 /* ---- who is not there ---- */
 
 /* "its last was all_reduce {10} float32 (train.lua:31), which ended 4 s ago" */
-static int tell_last(char *text, size_t size, const Letter *letter) {
-  if (!*letter->last) return snprintf(text, size, "it has called no collective");
-  if (letter->waits)
-    return snprintf(text, size, "it waits in %s, since %.0f s", letter->last, letter->since);
-  return snprintf(text, size, "its last was %s, which ended %.0f s ago", letter->last,
-                  letter->since);
+static int tell_last(char *text, size_t size, const Notice *notice) {
+  if (!*notice->last) return snprintf(text, size, "it has called no collective");
+  if (notice->waits)
+    return snprintf(text, size, "it waits in %s, since %.0f s", notice->last, notice->since);
+  return snprintf(text, size, "its last was %s, which ended %.0f s ago", notice->last,
+                  notice->since);
 }
 
 /* What is known of the rank that keeps the work waiting; 0: it does not. */
@@ -234,10 +234,10 @@ static int tell_peer(char *text, size_t size, const dm_Work *w, int i) {
   const Peer *p = &world.peers[rank];
   if (rank == world.rank) return 0;
   if (!p->answered) return snprintf(text, size, "; rank %d does not answer", rank);
-  if (w->number > 0 && p->letter.count[w->agree->index] >= w->number) return 0;
+  if (w->number > 0 && p->notice.count[w->agree->index] >= w->number) return 0;
   const int n = snprintf(text, size, "; rank %d is not there: ", rank);
   if (n >= (int)size) return n;
-  return n + tell_last(text + n, size - (size_t)n, &p->letter);
+  return n + tell_last(text + n, size - (size_t)n, &p->notice);
 }
 
 /* Ends the world because of a work that waits for too long. */
@@ -281,7 +281,7 @@ static int missing_rank(const dm_Work *w) {
     const int rank = w->agree->ranks[i];
     const Peer *p = &world.peers[rank];
     if (!p->left || now() - (p->left_at > w->posted ? p->left_at : w->posted) < GRACE) continue;
-    if (dm_work_is_message(w) ? i == w->peer : p->letter.count[w->agree->index] < w->number)
+    if (dm_work_is_message(w) ? i == w->peer : p->notice.count[w->agree->index] < w->number)
       return rank;
   }
   return -1;
@@ -290,12 +290,12 @@ static int missing_rank(const dm_Work *w) {
 /* Ends the world because a rank that the work waits for has left. */
 static void tell_leaver(int rank) {
   char text[DM_FAILURE_TEXT];
-  const Letter *letter = &world.peers[rank].letter;
+  const Notice *notice = &world.peers[rank].notice;
   int n = snprintf(text, sizeof text, "rank %d has left after %lld collectives", rank,
-                   (long long)letter->count[0]);
-  if (*letter->failure)
-    snprintf(text + n, sizeof text - (size_t)n, ", for it failed: %.1024s", letter->failure);
-  else if (letter->failed)
+                   (long long)notice->count[0]);
+  if (*notice->failure)
+    snprintf(text + n, sizeof text - (size_t)n, ", for it failed: %.1024s", notice->failure);
+  else if (notice->failed)
     snprintf(text + n, sizeof text - (size_t)n,
              ": its script ended, or raised an error, without destroy_process_group");
   fail_world(text);
@@ -407,7 +407,7 @@ static bool all_left(void) {
 static bool all_well(void) {
   if (world.works || world.sent || *world.why || !all_left()) return false;
   for (int r = 0; r < world.n; r++) {
-    if (world.peers[r].letter.failure[0]) return false;
+    if (world.peers[r].notice.failure[0]) return false;
   }
   return true;
 }
@@ -448,7 +448,7 @@ static void work(void) {
   while (true) {
     take_incoming();
     const bool moved = advance();
-    read_letters();
+    read_notices();
     free_sent();
     look_for_faults();
     if (say_goodbye()) {

@@ -2,11 +2,11 @@
    others.
 
    That thread opens the transport, calls all its functions and ends it. It tests what is under
-   way and naps in between, since a library that waits by itself spins, takes the core from the
-   computation, and cannot be interrupted. The script's thread hands it works and waits at a
+   transfer and naps in between, since a library that waits by itself spins, takes the core from
+   the computation, and cannot be interrupted. The script's thread hands it works and waits at a
    condition.
 
-   Beside the works there are letters: a rank that waits too long asks the others where they
+   Beside the works there are notices: a rank that waits too long asks the others where they
    are, and one that leaves says goodbye, so that nobody waits for it. After the first failure
    of that kind nothing works any more: messages may be half under way. */
 #ifndef DM_WORLD_H

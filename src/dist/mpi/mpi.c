@@ -17,7 +17,7 @@ struct dm_Comm {
   MPI_Comm of;
 };
 
-static dm_Comm world, letters;
+static dm_Comm world, notices;
 static char failure[MPI_MAX_ERROR_STRING + 64];
 
 /* Whether a call of MPI went well; else its text becomes the failure. */
@@ -52,10 +52,10 @@ static bool mpi_open(int *rank, int *n_rank, int *node_rank) {
   MPI_Initialized(&is_open);
   if (!is_open && !good(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level))) return false;
   if (!good(MPI_Comm_dup(MPI_COMM_WORLD, &world.of)) ||
-      !good(MPI_Comm_dup(MPI_COMM_WORLD, &letters.of)))
+      !good(MPI_Comm_dup(MPI_COMM_WORLD, &notices.of)))
     return false;
   MPI_Comm_set_errhandler(world.of, MPI_ERRORS_RETURN);
-  MPI_Comm_set_errhandler(letters.of, MPI_ERRORS_RETURN);
+  MPI_Comm_set_errhandler(notices.of, MPI_ERRORS_RETURN);
   return good(MPI_Comm_rank(world.of, rank)) && good(MPI_Comm_size(world.of, n_rank)) &&
          find_node_rank(node_rank);
 }
@@ -64,7 +64,7 @@ static void mpi_close(void) { MPI_Finalize(); }
 
 static dm_Comm *mpi_world(void) { return &world; }
 
-static dm_Comm *mpi_letters(void) { return &letters; }
+static dm_Comm *mpi_notices(void) { return &notices; }
 
 static dm_Comm *mpi_split(bool member, bool *failed) {
   dm_Comm *comm = malloc(sizeof *comm);
@@ -96,31 +96,32 @@ static bool large_type(int64_t n, MPI_Datatype *type) {
   return made;
 }
 
-/* Calls the function of MPI for that way. */
-static int start(MPI_Comm comm, dm_Way way, const void *in, void *out, int n, MPI_Datatype type,
-                 int peer, MPI_Request *r) {
-  switch (way) {
-  case DM_WAY_MIN: return MPI_Iallreduce(in, out, 2, MPI_UINT64_T, MPI_MIN, comm, r);
-  case DM_WAY_BROADCAST: return MPI_Ibcast(out, n, type, peer, comm, r);
-  case DM_WAY_ALL_GATHER: return MPI_Iallgather(in, n, type, out, n, type, comm, r);
-  case DM_WAY_ALL_TO_ALL: return MPI_Ialltoall(in, n, type, out, n, type, comm, r);
-  case DM_WAY_GATHER: return MPI_Igather(in, n, type, out, n, type, peer, comm, r);
-  case DM_WAY_SCATTER: return MPI_Iscatter(in, n, type, out, n, type, peer, comm, r);
-  case DM_WAY_SEND: return MPI_Isend(in, n, type, peer, 0, comm, r);
-  case DM_WAY_RECEIVE:
+/* Calls the function of MPI for that kind of transfer. */
+static int start(MPI_Comm comm, dm_Transfer transfer, const void *in, void *out, int n,
+                 MPI_Datatype type, int peer, MPI_Request *r) {
+  switch (transfer) {
+  case DM_TRANSFER_MIN: return MPI_Iallreduce(in, out, 2, MPI_UINT64_T, MPI_MIN, comm, r);
+  case DM_TRANSFER_BROADCAST: return MPI_Ibcast(out, n, type, peer, comm, r);
+  case DM_TRANSFER_ALL_GATHER: return MPI_Iallgather(in, n, type, out, n, type, comm, r);
+  case DM_TRANSFER_ALL_TO_ALL: return MPI_Ialltoall(in, n, type, out, n, type, comm, r);
+  case DM_TRANSFER_GATHER: return MPI_Igather(in, n, type, out, n, type, peer, comm, r);
+  case DM_TRANSFER_SCATTER: return MPI_Iscatter(in, n, type, out, n, type, peer, comm, r);
+  case DM_TRANSFER_SEND: return MPI_Isend(in, n, type, peer, 0, comm, r);
+  case DM_TRANSFER_RECEIVE:
     return MPI_Irecv(out, n, type, peer < 0 ? MPI_ANY_SOURCE : peer, 0, comm, r);
   }
   return MPI_ERR_ARG;
 }
 
-static dm_Request *mpi_post(dm_Comm *comm, dm_Way way, const void *in, void *out,
+static dm_Request *mpi_post(dm_Comm *comm, dm_Transfer transfer, const void *in, void *out,
                             int64_t n_bytes, int peer) {
   MPI_Datatype type = MPI_BYTE;
   const bool large = n_bytes > INT_MAX;
   if (large && !large_type(n_bytes, &type)) return NULL;
   dm_Request *r = malloc(sizeof *r);
   if (!r) snprintf(failure, sizeof failure, "out of memory");
-  if (r && !good(start(comm->of, way, in, out, large ? 1 : (int)n_bytes, type, peer, &r->of))) {
+  if (r &&
+      !good(start(comm->of, transfer, in, out, large ? 1 : (int)n_bytes, type, peer, &r->of))) {
     free(r);
     r = NULL;
   }
@@ -151,7 +152,7 @@ const dm_Transport dm_transport = {
     .close = mpi_close,
     .text = mpi_text,
     .world = mpi_world,
-    .letters = mpi_letters,
+    .notices = mpi_notices,
     .split = mpi_split,
     .post = mpi_post,
     .test = mpi_test,
