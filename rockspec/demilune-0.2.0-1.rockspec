@@ -12,7 +12,8 @@ description = {
     has the tokenizer of GPT-2. Where nvcc is found,
     the CUDA back end is built too: `luarocks make WITH_CUDA=0` leaves it out, WITH_CUDA=1
     insists on it. CUDA_ARCH="80;90" says for which GPUs, else it is those of this
-    machine.]],
+    machine. WITH_MPI=0 and 1 say the same of mpi.so, by which several processes
+    train together.]],
   license = "MIT",
   labels = { "machine-learning", "tensor", "autograd", "neural-network" },
 }
@@ -22,6 +23,7 @@ build = {
   build_command = 'cmake -S . -B build.luarocks -DCMAKE_BUILD_TYPE=Release '
     .. '-DCMAKE_C_FLAGS="$(CFLAGS)" -DCMAKE_INSTALL_PREFIX="$(PREFIX)" '
     .. '-DWITH_CUDA="$(WITH_CUDA)" -DCUDA_ARCH="$(CUDA_ARCH)" ' -- empty where not given: auto
+    .. '-DWITH_MPI="$(WITH_MPI)" '
     .. '-DLUA="$(LUA)" -DLUA_INCDIR="$(LUA_INCDIR)" -DLUADIR="$(LUADIR)" -DLIBDIR="$(LIBDIR)" '
     .. '-DDM_SHARED=OFF -DDM_INSTALL_C=OFF '
     .. '&& cmake --build build.luarocks -j `getconf _NPROCESSORS_ONLN`',

@@ -175,7 +175,7 @@ describe("documentation", function()
       count = count + 1
       assert.matches("^# ", help("guide " .. name), name)
     end
-    assert.equal(15, count)
+    assert.equal(16, count)
     assert.matches("^dm.data\n", help "data")
   end)
 end)

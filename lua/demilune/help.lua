@@ -44,7 +44,8 @@ dm.help(model)            the class of an object
 dm.help "nn"              a module: nn optim amp data models transforms metrics ...
 dm.help "learning rate"   a search
 dm.help "guide indexing"  a guide: first-script indexing modules data mixed-precision gpu memory
-                          saving trainer dashboard nan speed notebooks embedding from-torch7]]
+                          saving trainer dashboard distributed nan speed notebooks embedding
+                          from-torch7]]
 
 -- A tensor: its methods, by their first letters.
 local function of_tensor()
