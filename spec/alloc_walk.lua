@@ -364,6 +364,20 @@ if dm.read_image "spec/golden/images/gray.jpg" then -- not in a build without li
   end
 end
 
+scenario("a world of one rank", leaf, function(w)
+  local dist = dm.distributed
+  dist.init_process_group()
+  local _ <close> = setmetatable({}, {__close = function() dist.destroy_process_group() end})
+  local group = dist.new_group{0}
+  local x = dist.all_reduce(dm.ones(3, {dtype = "float16"}), "avg", {group = group})
+  local list = dist.all_gather(w:detach())
+  local y = dist.all_to_all_single(dm.zeros(4), dm.full({8}, 2.0)[{{1, -1, 2}}])
+  local handle = dist.broadcast(y, 0, {async_op = true})
+  local told = dist.all_gather_object{2, {"three"}, x}[1]
+  local sum = handle:wait():sum() + list[1] * 0 + told[3]:sum()
+  return sum:item() + told[1]
+end)
+
 scenario("a profile", function() return leaf(2, 2) end, function(w)
   local prof <close> = dm.profiler.profile{record_shapes = true, with_stack = true}
   dm.profiler.record_function("step", function() w:mm(w):sum():backward() end)

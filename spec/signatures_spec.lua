@@ -44,6 +44,7 @@ local MODULES = {
   transforms = dm.transforms, ["transforms.functional"] = dm.transforms.functional,
   models = dm.models, metrics = dm.metrics, text = dm.text, profiler = dm.profiler,
   linalg = dm.linalg, fft = dm.fft, distributions = dm.distributions, func = dm.func,
+  distributed = dm.distributed,
 }
 -- Names that their modules load when they are asked for.
 local LATE = {
@@ -74,6 +75,8 @@ local FREE = {
   ["nn.utils.prune.Identity"] = "a method of pruning without arguments",
   ["optim.Optimizer"] = "the base class",
   ["distributions.register_kl"] = "two classes and a function, where PyTorch decorates one",
+  ["distributed.all_gather_object"] = "the value may be anything, a table too",
+  ["distributed.broadcast_object"] = "the value may be anything, a table too",
   ["func.functional_call"] = "hands arguments on to its module",
   ["func.vjp"] = "hands arguments on to its function",
   ["data.TensorDataset"] = "tensors, any number",
@@ -90,7 +93,7 @@ local FREE = {
   ["transforms.functional.rotate"] = "an image, an angle, and the options of RandomRotation",
 }
 
--- What is one argument, so that a table of options would be no shorter.
+-- What is one argument, or none, so that a table of options would be no shorter.
 local ONE = {}
 for name in ([[nn.init.fans nn.utils.rnn.is_packed nn.utils.rnn.PackedSequence
   nn.utils.rnn.unpack_sequence nn.utils.rnn.invert_permutation optim.lr_scheduler.get_last_lr
@@ -101,7 +104,8 @@ for name in ([[nn.init.fans nn.utils.rnn.is_packed nn.utils.rnn.PackedSequence
   autograd.is_anomaly_check_nan_enabled
   data.default_collate data.read_npy data.write_npy data.read_npz data.write_npz
   transforms.declare transforms.is_callable text.ByteTokenizer text.CharTokenizer
-  text.GPT2Tokenizer]]):gmatch "%S+" do
+  text.GPT2Tokenizer distributed.device distributed.get_node_local_rank
+  distributed.is_available distributed.is_initialized distributed.stats]]):gmatch "%S+" do
   ONE[name] = true
 end
 

@@ -522,6 +522,23 @@ static bool start_thread(void) {
   return !failed;
 }
 
+/* Frees what a world of one holds, which may be opened again. MPI does not begin twice, and a
+   work that never ended still points to its group. */
+static void clear_world(void) {
+  for (int i = 0; i < world.n_group; i++) dm_free(world.groups[i]);
+  memset(world.groups, 0, sizeof world.groups);
+  world.n_group = 0;
+  dm_free(world.peers);
+  world.peers = NULL;
+  world.leaves = world.has_thread = false;
+  world.stats = (dm_WorldStats){0};
+  world.last = (dm_Header){0};
+  *world.why = 0;
+  pthread_cond_destroy(&world.done);
+  pthread_cond_destroy(&world.kick);
+  world.stage = CLOSED;
+}
+
 const char *dm_world_open(bool by_mpi, double timeout) {
   const char *why = NULL;
   if (world.stage == LEFT || world.stage == UNUSABLE)
@@ -535,7 +552,10 @@ const char *dm_world_open(bool by_mpi, double timeout) {
   world.incoming_end = &world.incoming;
   init_conditions();
   if (!by_mpi) {
-    if (!open_world()) return "out of memory";
+    if (!open_world()) {
+      clear_world();
+      return "out of memory";
+    }
     world.stage = OPEN;
     return NULL;
   }
@@ -563,11 +583,13 @@ dm_Group *dm_world_group(int index) {
 }
 
 dm_Group *dm_world_new_group(int n, const int *ranks) {
-  dm_Group *g = world.n_group < DM_MAX_GROUP
-                    ? dm_alloc_zero((int64_t)sizeof *g + n * (int64_t)sizeof *ranks)
-                    : NULL;
+  if (world.n_group == DM_MAX_GROUP) {
+    dm_fail(DM_ESTATE, "new_group: more than %d groups", DM_MAX_GROUP - 1);
+    return NULL;
+  }
+  dm_Group *g = dm_alloc_zero((int64_t)sizeof *g + n * (int64_t)sizeof *ranks);
   if (!g) {
-    dm_fail(DM_ESTATE, "new_group: no memory, or more than %d groups", DM_MAX_GROUP - 1);
+    dm_fail(DM_EMEM, "new_group: out of memory");
     return NULL;
   }
   g->ranks = (int *)(g + 1);
@@ -641,22 +663,6 @@ void dm_world_leave(bool orderly) {
   if (!world.has_thread) world.stage = LEFT;
   pthread_cond_signal(&world.kick);
   pthread_mutex_unlock(&world.lock);
-}
-
-/* Frees what a world of one holds, which may be opened again. MPI does not begin twice, and a
-   work that never ended still points to its group. */
-static void clear_world(void) {
-  for (int i = 0; i < world.n_group; i++) dm_free(world.groups[i]);
-  memset(world.groups, 0, sizeof world.groups);
-  world.n_group = 0;
-  dm_free(world.peers);
-  world.peers = NULL;
-  world.leaves = world.has_thread = false;
-  world.stats = (dm_WorldStats){0};
-  world.last = (dm_Header){0};
-  pthread_cond_destroy(&world.done);
-  pthread_cond_destroy(&world.kick);
-  world.stage = CLOSED;
 }
 
 bool dm_world_left(int ms) {

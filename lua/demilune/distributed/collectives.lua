@@ -76,9 +76,9 @@ end
 local bind_barrier = signature("barrier", GROUP, ASYNC)
 
 --- Waits until all ranks of the group have called it.
----@param group? demilune.Group all ranks by default
+---@param group? demilune.distributed.Group all ranks by default
 ---@param async_op? boolean return a handle at once
----@return demilune.Handle? handle
+---@return demilune.distributed.Handle? handle
 function collectives.barrier(...)
   local o = bind_barrier(...)
   return world.run({kind = "barrier", name = "barrier", group = world.group("barrier", o.group)},
@@ -92,9 +92,9 @@ local bind_all_reduce = signature("all_reduce", "tensor: tensor", OPS, GROUP, AS
 --- rounded once, so that the bits depend on nothing else. Integers wrap; of bool a sum is "any".
 ---@param tensor demilune.Tensor any dtype and strides, of one shape on all ranks; written
 ---@param op? string "sum" (default), "avg", "min", "max", "product", "band", "bor"
----@param group? demilune.Group all ranks by default
+---@param group? demilune.distributed.Group all ranks by default
 ---@param async_op? boolean return a handle at once
----@return demilune.Tensor|demilune.Handle tensor
+---@return demilune.Tensor|demilune.distributed.Handle tensor
 ---```lua
 ---local dist = dm.distributed
 ---dist.init_process_group()
@@ -115,9 +115,9 @@ local bind_broadcast = signature("broadcast", "tensor: tensor", "src: integer", 
 --- Gives the tensor of rank src to all ranks, in place.
 ---@param tensor demilune.Tensor of one shape and dtype on all ranks; written on all but src
 ---@param src integer a rank of the world, from 0
----@param group? demilune.Group all ranks by default
+---@param group? demilune.distributed.Group all ranks by default
 ---@param async_op? boolean return a handle at once
----@return demilune.Tensor|demilune.Handle tensor
+---@return demilune.Tensor|demilune.distributed.Handle tensor
 function collectives.broadcast(...)
   local o = bind_broadcast(...)
   local x, group = o.tensor, world.group("broadcast", o.group)
@@ -134,9 +134,9 @@ local bind_reduce = signature("reduce", "tensor: tensor", "dst: integer", OPS, G
 ---@param tensor demilune.Tensor of one shape and dtype on all ranks; written on dst
 ---@param dst integer a rank of the world, from 0
 ---@param op? string as of all_reduce
----@param group? demilune.Group all ranks by default
+---@param group? demilune.distributed.Group all ranks by default
 ---@param async_op? boolean return a handle at once
----@return demilune.Tensor|demilune.Handle tensor
+---@return demilune.Tensor|demilune.distributed.Handle tensor
 function collectives.reduce(...)
   local o = bind_reduce(...)
   local x, group = o.tensor, world.group("reduce", o.group)
@@ -154,9 +154,9 @@ local bind_all_gather = signature("all_gather", "tensor: tensor", GROUP, ASYNC)
 
 --- The tensors of all ranks, on all ranks.
 ---@param tensor demilune.Tensor of one shape and dtype on all ranks
----@param group? demilune.Group all ranks by default
+---@param group? demilune.distributed.Group all ranks by default
 ---@param async_op? boolean return a handle at once
----@return demilune.Tensor[]|demilune.Handle list in the order of the ranks
+---@return demilune.Tensor[]|demilune.distributed.Handle list in the order of the ranks
 function collectives.all_gather(...)
   local o = bind_all_gather(...)
   local x, group = o.tensor, world.group("all_gather", o.group)
@@ -172,9 +172,9 @@ local bind_into = signature("all_gather_into_tensor", "output_tensor: tensor",
 --- The tensors of all ranks one after the other in one tensor, on all ranks.
 ---@param output_tensor demilune.Tensor (n * d1, d2, ...) or (n, d1, d2, ...); written
 ---@param input_tensor demilune.Tensor (d1, d2, ...), of the same dtype
----@param group? demilune.Group all ranks by default
+---@param group? demilune.distributed.Group all ranks by default
 ---@param async_op? boolean return a handle at once
----@return demilune.Tensor|demilune.Handle output_tensor
+---@return demilune.Tensor|demilune.distributed.Handle output_tensor
 function collectives.all_gather_into_tensor(...)
   local o = bind_into(...)
   local name = "all_gather_into_tensor"
@@ -193,9 +193,9 @@ local bind_reduce_scatter = signature("reduce_scatter_tensor", "output: tensor",
 ---@param output demilune.Tensor (d1, d2, ...): part i, counted from 0, on the i-th rank; written
 ---@param input demilune.Tensor (n * d1, d2, ...) or (n, d1, d2, ...), of the same dtype
 ---@param op? string as of all_reduce
----@param group? demilune.Group all ranks by default
+---@param group? demilune.distributed.Group all ranks by default
 ---@param async_op? boolean return a handle at once
----@return demilune.Tensor|demilune.Handle output
+---@return demilune.Tensor|demilune.distributed.Handle output
 function collectives.reduce_scatter_tensor(...)
   local o = bind_reduce_scatter(...)
   local name = "reduce_scatter_tensor"
@@ -213,9 +213,10 @@ local bind_gather = signature("gather", "tensor: tensor", "dst: integer = 0", GR
 --- The tensors of all ranks, on rank dst.
 ---@param tensor demilune.Tensor of one shape and dtype on all ranks
 ---@param dst? integer a rank of the world, from 0; 0 by default
----@param group? demilune.Group all ranks by default
+---@param group? demilune.distributed.Group all ranks by default
 ---@param async_op? boolean return a handle at once
----@return demilune.Tensor[]|demilune.Handle|nil list in the order of the ranks; nil on the others
+---@return demilune.Tensor[]|demilune.distributed.Handle|nil list in the order of the ranks; nil on
+--- the others
 function collectives.gather(...)
   local o = bind_gather(...)
   local x, group = o.tensor, world.group("gather", o.group)
@@ -253,9 +254,9 @@ local bind_scatter = signature("scatter", "tensor: tensor", "scatter_list?: list
 ---@param tensor demilune.Tensor of one shape and dtype on all ranks; written
 ---@param scatter_list? demilune.Tensor[] on src: one like the tensor for each rank, in their order
 ---@param src? integer a rank of the world, from 0; 0 by default
----@param group? demilune.Group all ranks by default
+---@param group? demilune.distributed.Group all ranks by default
 ---@param async_op? boolean return a handle at once
----@return demilune.Tensor|demilune.Handle tensor
+---@return demilune.Tensor|demilune.distributed.Handle tensor
 function collectives.scatter(...)
   local o = bind_scatter(...)
   local x, group = o.tensor, world.group("scatter", o.group)
@@ -278,9 +279,9 @@ local bind_all_to_all = signature("all_to_all_single", "output: tensor", "input:
 --- ranks one after the other.
 ---@param output demilune.Tensor like the input; written
 ---@param input demilune.Tensor (d1, ...), d1 a multiple of the number of ranks
----@param group? demilune.Group all ranks by default
+---@param group? demilune.distributed.Group all ranks by default
 ---@param async_op? boolean return a handle at once
----@return demilune.Tensor|demilune.Handle output
+---@return demilune.Tensor|demilune.distributed.Handle output
 function collectives.all_to_all_single(...)
   local o = bind_all_to_all(...)
   local name = "all_to_all_single"
@@ -335,28 +336,28 @@ end
 --- Tensors between two ranks arrive in the order in which they were sent.
 ---@param tensor demilune.Tensor
 ---@param dst integer a rank of the world, from 0
----@param group? demilune.Group all ranks by default
+---@param group? demilune.distributed.Group all ranks by default
 collectives.send = sender("send", false)
 
 --- Receives a tensor that rank src sends, of the same shape and dtype.
 ---@param tensor demilune.Tensor written
 ---@param src integer a rank of the world, from 0
----@param group? demilune.Group all ranks by default
+---@param group? demilune.distributed.Group all ranks by default
 ---@return demilune.Tensor tensor
 collectives.recv = receiver("recv", false)
 
 --- Starts to send a tensor to rank dst. The tensor may not change before wait() has returned.
 ---@param tensor demilune.Tensor
 ---@param dst integer a rank of the world, from 0
----@param group? demilune.Group all ranks by default
----@return demilune.Handle handle
+---@param group? demilune.distributed.Group all ranks by default
+---@return demilune.distributed.Handle handle
 collectives.isend = sender("isend", true)
 
 --- Starts to receive a tensor that rank src sends; it is there when wait() has returned.
 ---@param tensor demilune.Tensor written
 ---@param src integer a rank of the world, from 0
----@param group? demilune.Group all ranks by default
----@return demilune.Handle handle
+---@param group? demilune.distributed.Group all ranks by default
+---@return demilune.distributed.Handle handle
 collectives.irecv = receiver("irecv", true)
 
 return collectives

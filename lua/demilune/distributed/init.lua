@@ -57,7 +57,7 @@ function distributed.is_initialized() return world.is_open() end
 local bind_rank = options.signature("get_rank", "group?: group")
 
 --- The number of this process, from 0, in the world or in a group of which it is a member.
----@param group? demilune.Group
+---@param group? demilune.distributed.Group
 ---@return integer
 function distributed.get_rank(...)
   local group = bind_rank(...).group
@@ -68,7 +68,7 @@ end
 local bind_size = options.signature("get_world_size", "group?: group")
 
 --- The number of processes of the world or of a group.
----@param group? demilune.Group
+---@param group? demilune.distributed.Group
 ---@return integer
 function distributed.get_world_size(...)
   return #world.group("get_world_size", bind_size(...).group).ranks
@@ -95,7 +95,7 @@ local bind_group = options.signature("new_group", "ranks?: list")
 --- A group of some ranks, for collectives among them. All ranks of the world make it together, with
 --- the same list, those that are no members too.
 ---@param ranks? integer[] from 0; all by default
----@return demilune.Group group
+---@return demilune.distributed.Group group
 function distributed.new_group(...) return world.new_group(bind_group(...).ranks) end
 
 --- Counts of this process since init_process_group.

@@ -55,7 +55,7 @@ local bind_broadcast = options.signature("broadcast_object",
 --- functions), and tensors on the CPU. Where it cannot travel, all ranks raise.
 ---@param obj any on src; the others may give nil
 ---@param src? integer a rank of the world, from 0; 0 by default
----@param group? demilune.Group all ranks by default
+---@param group? demilune.distributed.Group all ranks by default
 ---@return any obj a copy; on src the object itself
 ---```lua
 ---local dist = dm.distributed
@@ -83,7 +83,7 @@ local bind_all_gather = options.signature("all_gather_object", "obj?: any, group
 
 --- The values of all ranks, on all ranks; of the kinds that broadcast_object takes.
 ---@param obj any
----@param group? demilune.Group all ranks by default
+---@param group? demilune.distributed.Group all ranks by default
 ---@return any[] list in the order of the ranks; a nil leaves a hole
 function objects.all_gather_object(...)
   local name = "all_gather_object"

@@ -34,6 +34,9 @@ end
 
 -- ---- groups ----
 
+--- Ranks that communicate among themselves.
+---@class demilune.distributed.Group
+---@field ranks integer[] their numbers in the world, from 0, in rising order
 local Group = {class = "Group"}
 Group.__index = Group
 
@@ -108,6 +111,7 @@ local function finish(name, work)
 end
 
 --- A collective or a message that is under way.
+---@class demilune.distributed.Handle
 local Handle = {class = "Handle"}
 Handle.__index = Handle
 

@@ -12,7 +12,7 @@ local docs = {}
 local MODULES = {"nn", "nn.functional", "nn.utils", "nn.init", "optim", "optim.lr_scheduler",
   "optim.swa_utils", "amp", "autograd", "data", "datasets", "transforms", "models", "metrics",
   "text", "cuda", "linalg", "fft", "special", "signal", "distributions",
-  "func", "profiler", "vision", "plot", "jupyter"}
+  "func", "profiler", "vision", "plot", "jupyter", "distributed"}
 docs.modules = MODULES
 
 -- ---- ops ----
@@ -430,7 +430,9 @@ local function find(name)
   end
   local class, key = name:match "^(.*)[.:]([%w_]+)$"
   local holder = class and value_at(class)
-  if holder and rawget(holder, "class") then return of_value(name, holder[key]) end
+  if type(holder) == "table" and rawget(holder, "class") then
+    return of_value(name, holder[key])
+  end
   return guide(name)
 end
 

@@ -39,6 +39,11 @@ local COMMON = [[
 ---@field [string] any
 ---@class demilune.EventList what a profile counted
 ---@field [string] any
+---@class demilune.distributed.Handle a collective or a message that is under way
+---@field wait fun(self: demilune.distributed.Handle, timeout?: number): any
+---@field is_completed fun(self: demilune.distributed.Handle): boolean
+---@class demilune.distributed.Group ranks that communicate among themselves: dist.new_group()
+---@field ranks integer[] their numbers in the world, from 0, in rising order
 ---@class demilune.Measure what profiler.measure took down
 ---@field [string] any
 ]]

@@ -413,6 +413,156 @@ return {
     assert(dm.save_image(dm.ones(1, 4, 4), path))
     local bytes = io.open(path, "rb"):read "a"   -- or from an archive, a socket
     dm.decode_image(bytes, {mode = "rgb"}).shape  --> {3, 4, 4}]],
+  ["distributed.all_gather"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local list = dist.all_gather(dm.tensor{1, 2})   -- a tensor of each rank
+    list[1]  --> {1, 2}
+    dist.destroy_process_group()]],
+  ["distributed.all_gather_into_tensor"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local x = dm.tensor{1, 2}
+    local all = dm.zeros(dist.get_world_size() * 2, {dtype = "int64"})
+    dist.all_gather_into_tensor(all, x)
+    all[{{1, 2}}]  --> {1, 2}
+    dist.destroy_process_group()]],
+  ["distributed.all_gather_object"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local names = dist.all_gather_object("rank " .. dist.get_rank())
+    names[1]  --> "rank 0"
+    dist.destroy_process_group()]],
+  ["distributed.all_reduce"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local loss = dm.tensor{0.5}
+    dist.all_reduce(loss, "avg")   -- the mean of all ranks, on each of them
+    loss  --> {0.5}
+    local handle = dist.all_reduce(loss, {async_op = true})
+    handle:wait()  --> {0.5}
+    dist.destroy_process_group()]],
+  ["distributed.all_to_all_single"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local x = dm.arange(dist.get_world_size())
+    local y = dm.zeros_like(x)
+    dist.all_to_all_single(y, x)   -- y[i] is x[rank + 1] of rank i - 1
+    y[1]:item() == dist.get_rank() + 1  --> true
+    dist.destroy_process_group()]],
+  ["distributed.barrier"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    if dist.get_rank() == 0 then print "rank 0 prepares the data" end
+    dist.barrier()                 -- the others wait for it
+    dist.destroy_process_group()]],
+  ["distributed.broadcast"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local weights = dm.full({2}, dist.get_rank() + 5)
+    dist.broadcast(weights, 0)     -- all have those of rank 0
+    weights  --> {5, 5}
+    dist.destroy_process_group()]],
+  ["distributed.broadcast_object"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local config = dist.broadcast_object({lr = 0.1, layers = {64, 64}}, 0)
+    config.lr  --> 0.1
+    dist.destroy_process_group()]],
+  ["distributed.destroy_process_group"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    dist.is_initialized()  --> true
+    dist.destroy_process_group()
+    dist.is_initialized()  --> false]],
+  ["distributed.device"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local model = nn.Linear(2, 1):to(dist.device())   -- a GPU for each rank of a machine, or "cpu"
+    dist.destroy_process_group()]],
+  ["distributed.gather"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local list = dist.gather(dm.tensor(7), 0)   -- on rank 0 a tensor of each rank, else nil
+    if dist.get_rank() == 0 then print(#list) end
+    dist.destroy_process_group()]],
+  ["distributed.get_node_local_rank"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    dist.get_node_local_rank() >= 0  --> true
+    dist.destroy_process_group()]],
+  ["distributed.get_rank"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    if dist.get_rank() == 0 then print "one of us prints" end
+    local pair = dist.new_group{0}
+    dist.get_rank(pair)  --> 0
+    dist.destroy_process_group()]],
+  ["distributed.get_world_size"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    dist.get_world_size() >= 1  --> true
+    dist.destroy_process_group()]],
+  ["distributed.init_process_group"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    print(dist.get_world_size())   -- 4 after `mpirun -n 4 lua5.4 train.lua`, 1 without it
+    dist.destroy_process_group()]],
+  ["distributed.irecv"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    if dist.get_world_size() > 1 and dist.get_rank() == 1 then
+      local x = dm.zeros(3)
+      local handle = dist.irecv(x, 0)
+      handle:wait()   -- now x is what rank 0 has sent
+    end
+    dist.destroy_process_group()]],
+  ["distributed.is_available"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local ok, why = dist.is_available()
+    if not ok then print("one process only: " .. why) end
+    dist.destroy_process_group()]],
+  ["distributed.is_initialized"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    dist.is_initialized()  --> true
+    dist.destroy_process_group()]],
+  ["distributed.isend"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    if dist.get_world_size() > 1 and dist.get_rank() == 0 then
+      local handle = dist.isend(dm.ones(3), 1)
+      handle:wait{timeout = 60}
+    end
+    dist.destroy_process_group()]],
+  ["distributed.new_group"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local group = dist.new_group{0}   -- all ranks call it, with the same list
+    if dist.get_rank() == 0 then dist.all_reduce(dm.ones(2), {group = group}) end
+    group.ranks  --> {0}
+    dist.destroy_process_group()]],
+  ["distributed.recv"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    if dist.get_world_size() > 1 and dist.get_rank() == 1 then
+      print(dist.recv(dm.zeros(3), 0))   -- a tensor of the same shape and dtype
+    end
+    dist.destroy_process_group()]],
+  ["distributed.reduce"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local n = dm.tensor(1)
+    dist.reduce(n, 0)   -- the sum, on rank 0 alone
+    n:item() == dist.get_world_size()  --> true
+    dist.destroy_process_group()]],
+  ["distributed.reduce_scatter_tensor"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local parts = dm.ones(dist.get_world_size(), 3)
+    local mine = dm.zeros(3)
+    dist.reduce_scatter_tensor(mine, parts, "avg")
+    mine  --> {1, 1, 1}
+    dist.destroy_process_group()]],
+  ["distributed.scatter"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local mine, list = dm.zeros(2)
+    if dist.get_rank() == 0 then
+      list = {}
+      for i = 1, dist.get_world_size() do list[i] = dm.full({2}, 0.5) end
+    end
+    dist.scatter(mine, list, 0)
+    mine  --> {0.5, 0.5}
+    dist.destroy_process_group()]],
+  ["distributed.send"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    if dist.get_world_size() > 1 and dist.get_rank() == 0 then
+      dist.send(dm.ones(3), 1)   -- rank 1 calls dist.recv(x, 0)
+    end
+    dist.destroy_process_group()]],
+  ["distributed.stats"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    dist.barrier()
+    dist.stats().calls  --> 1
+    dist.destroy_process_group()]],
   ["distributions.Bernoulli"] = [[
     local d = dm.distributions.Bernoulli(0.25)   -- or {logits = x}
     d:log_prob(1):exp()  --> 0.25
