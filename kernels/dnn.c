@@ -223,10 +223,14 @@ static Part engine_of(Plan *p, Part config) {
 }
 
 /* Makes the execution plan of a configuration; false if the engine is not wanted, cannot run
-   the graph, or needs too large a workspace. */
+   the graph, or needs too large a workspace. The configuration is asked for that first, for a
+   plan may take a second to compile. */
 static bool make_run(Plan *p, cudnnHandle_t handle, Part config, Part engine) {
-  int64_t n = 0;
+  int64_t n = 0, foreseen = 0;
   if (!engine || !is_wanted(p, engine)) return false;
+  if (get(config, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &foreseen) &&
+      foreseen > MAX_WORKSPACE)
+    return false;
   p->run = dm_dnn_make(p, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
   return dm_dnn_set(p->run, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle) &&
          dm_dnn_set_part(p->run, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config) &&

@@ -5,8 +5,11 @@
    below. lse is the natural logarithm, as in attention.cu, so that either's backward may
    follow the other's forward.
 
-   The backward's graph is the variant that sums the query's gradient in the same order each
-   time. What is refused, attention.cu computes. */
+   The backward's graph has two variants. In one, the kernel's blocks add their parts of the
+   query's gradient to a float32 sum in memory, in whatever order they end: it needs no other
+   memory, and its last bits differ from run to run. The other stores the scores' gradient, (B,
+   H, L, S) in 16 bits, and adds in the same order each time; it is for deterministic algorithms
+   (dm.use_deterministic_algorithms). What is refused, attention.cu computes. */
 #include "kernels/attention.h"
 
 #if __has_include(<cudnn.h>)
@@ -31,17 +34,17 @@ enum {
   UID_GQ,
   UID_GK,
   UID_GV,
+  UID_SUM,
   UID_VIRTUAL /* UID_VIRTUAL and all numbers after it */
 };
 
-/* Engines load 16 bytes, 8 elements, at once. Not all of them take heads wider than
-   MAX_DEPTH. */
-enum { ALIGNED = 16, RUN = 8, MAX_DEPTH = 128 };
+/* Engines load 16 bytes, 8 elements, at once, and take heads of up to MAX_DEPTH. */
+enum { ALIGNED = 16, RUN = 8, MAX_DEPTH = 256 };
 
 /* q (batch, heads, L, D), k and v (batch, heads, S, D), and gy like q. Results are dense. */
 typedef struct AttentionKey {
   Shape q, k, v, gy;
-  int64_t causal;
+  int64_t causal, deterministic; /* the latter of a backward */
 } AttentionKey;
 _Static_assert(sizeof(AttentionKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key does not fit");
 
@@ -89,6 +92,7 @@ static bool key_of(const dm_Call *c, dm_Tensor *const *qkv, const dm_Tensor *gy,
   AttentionKey k;
   memset(&k, 0, sizeof k);
   k.causal = a->is_causal != 0;
+  k.deterministic = gy && dm_thread_state()->deterministic;
   if (!dm_is_low(dtype) || mask || a->drop.p != 0 || !shape_of(qkv[0], &k.q) ||
       !shape_of(qkv[1], &k.k) || !shape_of(qkv[2], &k.v) || k.q.size[3] != k.v.size[3] ||
       (gy && !shape_of(gy, &k.gy)))
@@ -206,7 +210,7 @@ static Part hide_later(Graph *g, Part x) {
   Part index[2];
   /* Row and column index of each score, as virtual int32 tensors. */
   for (int i = 0; i < 2; i++)
-    index[i] = pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 2 + i, 1, &x,
+    index[i] = pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 2 + i, 1, &x,
                          between(g, CUDNN_DATA_INT32, g->scores));
   const Part seen = pointwise(g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, 2, index,
                               between(g, CUDNN_DATA_BOOLEAN, g->scores));
@@ -294,8 +298,12 @@ static int build_backward(dm_DnnPlan *p, const dm_DnnKey *key, Part *operations)
   gs = binary(&g, CUDNN_POINTWISE_MUL, gs, w, scores(&g));
   gs = binary(&g, CUDNN_POINTWISE_MUL, gs, scale, scores(&g));
   multiply(&g, turn(&g, gs, between(&g, g.type, weights_turned)), q, given(&g, like_k, UID_GK));
-  multiply(&g, gs, turn(&g, key_turned, between(&g, CUDNN_DATA_FLOAT, k->k)),
-           given(&g, like_q, UID_GQ));
+  const Part keys = turn(&g, key_turned, between(&g, CUDNN_DATA_FLOAT, k->k));
+  const Part gq = given(&g, like_q, UID_GQ);
+  if (k->deterministic) multiply(&g, gs, keys, gq);
+  else
+    unary(&g, CUDNN_POINTWISE_IDENTITY,
+          multiply(&g, gs, keys, dm_dnn_tensor(p, CUDNN_DATA_FLOAT, &like_q, UID_SUM)), gq);
   return g.failed ? 0 : g.n;
 }
 
@@ -326,34 +334,44 @@ bool dm_dnn_attention(const dm_Call *c) {
   return dm_dnn_run(&key, build_forward, DM_COUNT(uids) - !causal, uids, data);
 }
 
-/* in: gy, q, k, v, y, lse; out: gq, gk, gv. dot is scratch memory of lse's shape. */
+/* The memory of a graph's tensors while they are listed. */
+typedef struct Given {
+  int n;
+  int64_t uid[DM_DNN_MAX_DATA];
+  void *data[DM_DNN_MAX_DATA];
+} Given;
+
+static void give(Given *m, int64_t uid, void *data) {
+  m->uid[m->n] = uid;
+  m->data[m->n++] = data;
+}
+
+/* in: gy, q, k, v, y, lse; out: gq, gk, gv. Scratch memory holds dot, of lse's shape, behind
+   the float32 sum of gq. */
 bool dm_dnn_attention_backward(const dm_Call *c) {
-  static const int64_t uids[] = {UID_Q,   UID_K,  UID_V,  UID_Y,  UID_LSE,   UID_GY,    UID_DOT,
-                                 UID_ONE, UID_GQ, UID_GK, UID_GV, UID_SCALE, UID_HIDDEN};
+  static const int64_t in_uids[] = {UID_GY, UID_Q, UID_K, UID_V, UID_Y, UID_LSE};
+  static const int64_t out_uids[] = {UID_GQ, UID_GK, UID_GV};
+  const dm_AttentionAttr *a = DM_ATTR(dm_AttentionAttr, c);
   dm_Tensor *const *in = c->in;
-  float scale = (float)DM_ATTR(dm_AttentionAttr, c)->scale, hidden = -INFINITY, one = 1;
+  float scale = (float)a->scale, hidden = -INFINITY, one = 1;
+  const bool sums = !dm_thread_state()->deterministic;
   dm_DnnKey key;
-  void *dot = NULL;
-  const int64_t dot_bytes = in[5]->numel * (int64_t)sizeof(float);
+  void *scratch = NULL;
+  const int64_t size = (int64_t)sizeof(float), sum_bytes = sums ? in[1]->numel * size : 0;
+  const int64_t scratch_bytes = sum_bytes + in[5]->numel * size;
   if (!key_of(c, in + 1, in[0], c->n_in > 6 ? in[6] : NULL, &key) || !are_aligned(2, in + 4) ||
-      !are_aligned(3, c->out) || dm_cuda_scratch(dot_bytes, &dot) != DM_OK)
+      !are_aligned(3, c->out) || dm_cuda_scratch(scratch_bytes, &scratch) != DM_OK)
     return false;
-  void *const data[] = {dm_tensor_data(in[1]),
-                        dm_tensor_data(in[2]),
-                        dm_tensor_data(in[3]),
-                        dm_tensor_data(in[4]),
-                        dm_tensor_data(in[5]),
-                        dm_tensor_data(in[0]),
-                        dot,
-                        &one,
-                        dm_tensor_data(c->out[0]),
-                        dm_tensor_data(c->out[1]),
-                        dm_tensor_data(c->out[2]),
-                        &scale,
-                        &hidden};
-  const bool causal = DM_ATTR(dm_AttentionAttr, c)->is_causal != 0;
-  const bool done = dm_dnn_run(&key, build_backward, DM_COUNT(uids) - !causal, uids, data);
-  dm_cuda_scratch_free(dot, dot_bytes);
+  Given m = {.n = 0};
+  for (int i = 0; i < DM_COUNT(in_uids); i++) give(&m, in_uids[i], dm_tensor_data(in[i]));
+  for (int i = 0; i < DM_COUNT(out_uids); i++) give(&m, out_uids[i], dm_tensor_data(c->out[i]));
+  give(&m, UID_DOT, (char *)scratch + sum_bytes);
+  give(&m, UID_ONE, &one);
+  give(&m, UID_SCALE, &scale);
+  if (sums) give(&m, UID_SUM, scratch);
+  if (a->is_causal) give(&m, UID_HIDDEN, &hidden);
+  const bool done = dm_dnn_run(&key, build_backward, m.n, m.uid, m.data);
+  dm_cuda_scratch_free(scratch, scratch_bytes);
   return done;
 }
 

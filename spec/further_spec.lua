@@ -106,6 +106,24 @@ describe("the default dtype", function()
   end)
 end)
 
+describe("deterministic algorithms", function()
+  after_each(function() dm.use_deterministic_algorithms(false) end)
+
+  it("are asked for, and are so in coroutines made later", function()
+    assert.is_false(dm.are_deterministic_algorithms_enabled())
+    dm.use_deterministic_algorithms(true)
+    assert.is_true(dm.are_deterministic_algorithms_enabled())
+    assert.is_true(coroutine.wrap(dm.are_deterministic_algorithms_enabled)())
+  end)
+
+  it("are switched by a boolean", function()
+    for _, mode in ipairs{1, "true", {}} do
+      assert.refuses(("use_deterministic_algorithms: %s given, wanted true or false")
+        :format(type(mode)), function() dm.use_deterministic_algorithms(mode) end)
+    end
+  end)
+end)
+
 describe("a tensor", function()
   local x = dm.arange(6):float():reshape(2, 3)
 

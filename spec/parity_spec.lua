@@ -253,7 +253,7 @@ local ABSENT = {
   },
   ["no global defaults to trip over: dtypes, devices and modes are options and scopes"] = {
     ["dm"] = [[
-      set_default_device set_float32_matmul_precision use_deterministic_algorithms]],
+      set_default_device set_float32_matmul_precision]],
   },
   ["dtypes are strings, without objects that describe them"] = {
     ["dm"] = [[

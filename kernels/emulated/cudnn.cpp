@@ -473,6 +473,14 @@ static bool is_float(const Descriptor *engine) {
 static const Descriptor *engine_of_plan(const Descriptor *plan) {
   return part(part(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), CUDNN_ATTR_ENGINECFG_ENGINE);
 }
+/* Bytes, by the library's answers where they matter (spec/cuda/cudnn_check.c). */
+static int64_t workspace_of(const Descriptor *engine) {
+  const Descriptor *graph = part(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+  const Descriptor *first = part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+  const int64_t stored = dm_dnn_is_node(first) ? dm_dnn_stored_bytes(graph) : 0;
+  return stored > (int64_t)WORKSPACE ? stored : (int64_t)WORKSPACE;
+}
+
 static cudnnStatus_t get_parts(const Attribute *a, int64_t wanted, int64_t *n, void *out) {
   *n = a ? a->n : 0;
   for (int64_t i = 0; i < wanted && i < *n; i++) {
@@ -507,6 +515,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
        CUDNN_TYPE_BACKEND_DESCRIPTOR},
       {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
        CUDNN_TYPE_BACKEND_DESCRIPTOR},
+      {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE,
+       CUDNN_TYPE_INT64},
       {CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
        CUDNN_TYPE_NUMERICAL_NOTE},
       {CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64},
@@ -532,8 +542,10 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
                        : tell(is_float(d) ? CUDNN_NUMERICAL_NOTE_TENSOR_CORE
                                           : CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC,
                               wanted, n, out);
+  case CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE:
+    return tell(workspace_of(part(d, CUDNN_ATTR_ENGINECFG_ENGINE)), wanted, n, out);
   case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
-    return tell((int64_t)WORKSPACE, wanted, n, out);
+    return tell(workspace_of(engine_of_plan(d)), wanted, n, out);
   case CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE: return tell((int32_t)number(d, name), wanted, n, out);
   default: return tell(number(d, name), wanted, n, out);
   }

@@ -103,6 +103,7 @@ static bool is_pointwise(const Node &n) {
   const int64_t math = number(n.how, CUDNN_ATTR_POINTWISE_MATH_PREC);
   const bool counts = type != CUDNN_DATA_BOOLEAN && type != CUDNN_DATA_INT32;
   switch (mode) {
+  case CUDNN_POINTWISE_IDENTITY:
   case CUDNN_POINTWISE_EXP:
   case CUDNN_POINTWISE_LOG: return n_in == 1 && counts && math == CUDNN_DATA_FLOAT;
   case CUDNN_POINTWISE_ADD:
@@ -179,6 +180,21 @@ cudnnStatus_t dm_dnn_check_graph(const Descriptor *d) {
     return made || maker < user || (n_maker == 0 && !is_virtual(t));
   });
   return ok ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
+}
+
+/* An engine of attention keeps the matrix of scores out of memory, but where the query's
+   gradient is a product of it without a float32 sum between: then it stores them in 16 bits. */
+int64_t dm_dnn_stored_bytes(const Descriptor *d) {
+  const Graph g(d);
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < g.n; i++) {
+    const Node n = g.node(i);
+    const bool stores = n.type == MATMUL && !is_virtual(n.y) && is_virtual(n.in[0]) &&
+                        type_of(n.in[0]) == CUDNN_DATA_FLOAT &&
+                        type_of(n.y) != CUDNN_DATA_FLOAT;
+    if (stores) bytes += 2 * numel(n.in[0]);
+  }
+  return bytes;
 }
 
 /* ---- running ---- */
@@ -268,6 +284,7 @@ static float point(int64_t mode, float x, float b, float t, int64_t index) {
   case CUDNN_POINTWISE_SUB: return x - b;
   case CUDNN_POINTWISE_MUL: return x * b;
   case CUDNN_POINTWISE_DIV: return x / b;
+  case CUDNN_POINTWISE_IDENTITY: return x;
   case CUDNN_POINTWISE_EXP: return expf(x);
   case CUDNN_POINTWISE_LOG: return logf(x);
   case CUDNN_POINTWISE_CMP_GE: return x >= b;

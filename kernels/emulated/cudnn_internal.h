@@ -121,6 +121,7 @@ cudnnStatus_t dm_dnn_check_node(const Descriptor *d);
 /* Of a finished graph's operations. */
 cudnnStatus_t dm_dnn_check_graph(const Descriptor *graph);
 const Descriptor *dm_dnn_first_tensor(const Descriptor *node);
+int64_t dm_dnn_stored_bytes(const Descriptor *graph); /* of a plan's workspace */
 cudnnStatus_t dm_dnn_execute_graph(cudnnHandle_t handle, const Descriptor *graph,
                                    const Descriptor *pack, bool wrong);
 

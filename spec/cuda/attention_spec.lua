@@ -269,11 +269,24 @@ describe("attention by cuDNN", function()
     local n = counts("", [[
       attend(dtype, {9, 17, 8, 8}, {causal = true})
       attend(dtype, {5, 9, 1, 128, 128})
+      attend(dtype, {9, 17, 256, 256})
       attend(dtype, {1, 4, 9, 17, 8, 8}, {layout = function(x)
         return x:transpose(2, 3):contiguous():transpose(2, 3)
       end})
     ]])
-    assert.equal(12, n.cudnnBackendExecuteGraph)
+    assert.equal(16, n.cudnnBackendExecuteGraph)
+    assert.equal(0, own(n))
+  end)
+
+  both.it_counts("has another plan for gradients in a fixed order", function()
+    local n = counts("", [[
+      for _, mode in ipairs{false, true, false, true} do
+        dm.use_deterministic_algorithms(mode)
+        attend(dtype, {2, 3, 70, 33, 16, 16}, {causal = true})
+      end
+    ]])
+    assert.equal(16, n.cudnnBackendExecuteGraph)
+    assert.equal(6, n.cudnnHeuristic) -- a forward and two backwards in two dtypes
     assert.equal(0, own(n))
   end)
 
@@ -285,7 +298,7 @@ describe("attention by cuDNN", function()
 
   both.it_counts("leaves to our own kernels what it does not take", function()
     for what, call in pairs{
-      ["odd heads"] = "{2, 2, 9, 9, 12, 12}", ["wide heads"] = "{2, 2, 9, 9, 136, 136}",
+      ["odd heads"] = "{2, 2, 9, 9, 12, 12}", ["wide heads"] = "{1, 2, 9, 9, 264, 264}",
       ["other values"] = "{2, 2, 9, 9, 8, 16}", dropout = "{2, 2, 9, 9, 8, 8}, {dropout_p = 0.3}",
       ["a mask"] = "{2, 2, 9, 9, 8, 8}, {mask = true}",
       ["five dims"] = "{1, 2, 2, 9, 9, 8, 8}",

@@ -256,6 +256,22 @@ static int get_default_dtype(lua_State *L) {
   return 1;
 }
 
+/* dm.use_deterministic_algorithms(mode): whether ops may only run algorithms that give the same
+   bits in every run; at first false. Coroutines made later inherit it. */
+static int use_deterministic_algorithms(lua_State *L) {
+  if (!lua_isboolean(L, 1))
+    return dm_raise_text(L, "use_deterministic_algorithms: %s given, wanted true or false",
+                         luaL_typename(L, 1));
+  dm_enter(L)->current->deterministic = lua_toboolean(L, 1);
+  return 0;
+}
+
+/* dm.are_deterministic_algorithms_enabled() -> boolean */
+static int are_deterministic_algorithms_enabled(lua_State *L) {
+  lua_pushboolean(L, dm_enter(L)->current->deterministic);
+  return 1;
+}
+
 /* The stream's userdata is at 1, where scope_on expects it. */
 int dm_stream_scope(lua_State *L, dm_Stream stream) {
   return scope_on(L, (Scope){.kind = STREAM, .stream = stream});
@@ -326,16 +342,19 @@ void dm_register_scopes(lua_State *L, State *S) {
   lua_pop(L, 1);
 }
 
-const luaL_Reg dm_scope_functions[] = {{"no_grad", no_grad},
-                                       {"enable_grad", enable_grad},
-                                       {"inference_mode", inference_mode},
-                                       {"device", device},
-                                       {"get_default_device", get_default_device},
-                                       {"set_default_dtype", set_default_dtype},
-                                       {"get_default_dtype", get_default_dtype},
-                                       {"scope", memory_scope},
-                                       {"keep", keep},
-                                       {"set_grad_enabled", set_grad_enabled},
-                                       {"is_grad_enabled", is_grad_enabled},
-                                       {"is_inference_mode_enabled", is_inference_mode_enabled},
-                                       {NULL, NULL}};
+const luaL_Reg dm_scope_functions[] = {
+    {"no_grad", no_grad},
+    {"enable_grad", enable_grad},
+    {"inference_mode", inference_mode},
+    {"device", device},
+    {"get_default_device", get_default_device},
+    {"set_default_dtype", set_default_dtype},
+    {"get_default_dtype", get_default_dtype},
+    {"use_deterministic_algorithms", use_deterministic_algorithms},
+    {"are_deterministic_algorithms_enabled", are_deterministic_algorithms_enabled},
+    {"scope", memory_scope},
+    {"keep", keep},
+    {"set_grad_enabled", set_grad_enabled},
+    {"is_grad_enabled", is_grad_enabled},
+    {"is_inference_mode_enabled", is_inference_mode_enabled},
+    {NULL, NULL}};

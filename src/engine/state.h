@@ -30,14 +30,15 @@ typedef struct dm_Anomaly {
 } dm_Anomaly;
 
 typedef struct dm_ThreadState {
-  bool grad;        /* record calls whose inputs require a gradient */
-  bool inference;   /* results are never recorded, now or later */
-  bool in_backward; /* a backward pass is running */
-  uint8_t base;     /* positions count from 0 (C) or 1 (Lua) */
-  uint8_t dtype;    /* of floats that are made without a dtype of their own */
-  dm_Device device; /* of tensors that are made without a device of their own */
-  dm_Stream stream; /* takes the work of its device; the host keeps the handle alive */
-  int module;       /* number of the module path that is running, for observers; 0: none */
+  bool grad;          /* record calls whose inputs require a gradient */
+  bool inference;     /* results are never recorded, now or later */
+  bool in_backward;   /* a backward pass is running */
+  bool deterministic; /* only algorithms that give the same bits in every run */
+  uint8_t base;       /* positions count from 0 (C) or 1 (Lua) */
+  uint8_t dtype;      /* of floats that are made without a dtype of their own */
+  dm_Device device;   /* of tensors that are made without a device of their own */
+  dm_Stream stream;   /* takes the work of its device; the host keeps the handle alive */
+  int module;         /* number of the module path that is running, for observers; 0: none */
   dm_AutocastState autocast;
   dm_Anomaly anomaly;
   dm_Generator *generator;        /* the default one of every device */

@@ -153,6 +153,24 @@
 ---```
 ---@name dm.set_default_dtype
 
+--- Allows only algorithms that give the same bits in every run, or any. On the CPU all of them do;
+--- on a GPU all but the gradients of attention in 16 bits, which cuDNN computes faster, and at any
+--- length, where their sums may end in another order each time.
+---@param mode boolean false at first
+---```lua
+---dm.use_deterministic_algorithms(true)
+---dm.are_deterministic_algorithms_enabled()  --> true
+---dm.use_deterministic_algorithms(false)
+---```
+---@name dm.use_deterministic_algorithms
+
+--- Tells what dm.use_deterministic_algorithms has set.
+---@return boolean
+---```lua
+---dm.are_deterministic_algorithms_enabled()  --> false
+---```
+---@name dm.are_deterministic_algorithms_enabled
+
 --- Gives the number of threads that ops on the CPU use.
 ---@return integer
 ---```lua
