@@ -1,0 +1,465 @@
+/* NVIDIA's real cuDNN judges our graphs, without a GPU: cudnn_check GPU.json [N], or
+   cudnn_check --available, which prints the reason why it cannot.
+
+   From version 9.8 on cuDNN makes plans for a GPU that a JSON describes ("deviceless"): a
+   device property descriptor stands where a handle would. The files kernels/dnn*.c are linked
+   as they are; this file stands between them and the library, gives the descriptor where they
+   give the handle, and runs nothing. It shows which graphs find an engine and the workspace
+   that it wants. It shows neither values nor speed.
+
+   With N it looks at each N-th case only: a case that compiles takes up to a second. VERBOSE=1
+   shows every case.
+
+   Engines that are compiled at run time are loaded into the driver; a library that does nothing
+   takes its part (no_driver.sh). */
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#if __has_include(<cudnn.h>)
+
+#include "kernels/attention.h"
+#include "kernels/conv.h"
+#include "kernels/dnn.h"
+#include "kernels/library.h"
+#include "kernels/norm.h"
+#include "op/random/random.h"
+
+static int n_passed, n_failed;
+static bool is_verbose;
+static char gpu[64]; /* the name of the described one */
+static int gpu_major;
+
+/* ---- between our code and the library ---- */
+
+static cudnnBackendDescriptor_t properties; /* of the GPU */
+static int64_t workspace;                   /* bytes, of the last plan */
+static bool was_run;
+
+static __typeof__(&cudnnBackendSetAttribute) set_attribute;
+static __typeof__(&cudnnBackendGetAttribute) get_attribute;
+
+static cudnnStatus_t create(cudnnHandle_t *handle) {
+  *handle = (cudnnHandle_t)&properties; /* anything but NULL */
+  return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t set_stream(cudnnHandle_t handle, cudaStream_t stream) {
+  DM_UNUSED(handle);
+  DM_UNUSED(stream);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+/* Sets the attribute `name` to the GPU's properties. */
+static cudnnStatus_t set_properties(cudnnBackendDescriptor_t d,
+                                    cudnnBackendAttributeName_t name) {
+  return set_attribute(d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &properties);
+}
+
+/* The properties stand for the handle of a plan, and go with the graph to heuristics and
+   engines; the graph itself needs neither. */
+static cudnnStatus_t set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                         cudnnBackendAttributeType_t type, int64_t n, const void *v) {
+  cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+  if (name == CUDNN_ATTR_OPERATIONGRAPH_HANDLE) return status;
+  if (name == CUDNN_ATTR_EXECUTION_PLAN_HANDLE)
+    return set_properties(d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
+  if (name == CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)
+    status = set_properties(d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
+  else if (name == CUDNN_ATTR_ENGINE_OPERATION_GRAPH)
+    status = set_properties(d, CUDNN_ATTR_ENGINE_DEVICEPROP);
+  return status == CUDNN_STATUS_SUCCESS ? set_attribute(d, name, type, n, v) : status;
+}
+
+static cudnnStatus_t get(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                         cudnnBackendAttributeType_t type, int64_t wanted, int64_t *n,
+                         void *out) {
+  const cudnnStatus_t status = get_attribute(d, name, type, wanted, n, out);
+  if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE && status == CUDNN_STATUS_SUCCESS)
+    workspace = *(int64_t *)out;
+  return status;
+}
+
+static cudnnStatus_t run(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                         cudnnBackendDescriptor_t pack) {
+  DM_UNUSED(handle);
+  DM_UNUSED(plan);
+  DM_UNUSED(pack);
+  was_run = true;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+/* The linker gives this to kernels/dnn.c in place of dm_cuda_symbol (--wrap). */
+bool __real_dm_cuda_symbol(void *library, const char *name, void *out);
+bool __wrap_dm_cuda_symbol(void *library, const char *name, void *out);
+bool __wrap_dm_cuda_symbol(void *library, const char *name, void *out) {
+  static const struct {
+    const char *name;
+    void (*ours)(void);
+  } own[] = {{"cudnnCreate", (void (*)(void))create},
+             {"cudnnSetStream", (void (*)(void))set_stream},
+             {"cudnnBackendSetAttribute", (void (*)(void))set},
+             {"cudnnBackendGetAttribute", (void (*)(void))get},
+             {"cudnnBackendExecute", (void (*)(void))run}};
+  for (int i = 0; i < DM_COUNT(own); i++) {
+    if (strcmp(own[i].name, name) != 0) continue;
+    memcpy(out, &own[i].ours, sizeof own[i].ours);
+    return true;
+  }
+  return __real_dm_cuda_symbol(library, name, out);
+}
+
+/* ---- the rest of the back end ---- */
+
+static dm_ThreadState thread_state;
+dm_ThreadState *dm_thread_state(void) { return &thread_state; }
+int dm_cuda_device(void) { return 0; }
+cudaStream_t dm_cuda_stream(void) { return NULL; }
+void *dm_tensor_data(const dm_Tensor *t) { return t->storage->data; }
+
+static char scratch[16];
+dm_status dm_cuda_scratch(int64_t n_bytes, void **out) {
+  DM_UNUSED(n_bytes);
+  *out = scratch;
+  return DM_OK;
+}
+void dm_cuda_scratch_free(void *p, int64_t n_bytes) {
+  DM_UNUSED(p);
+  DM_UNUSED(n_bytes);
+}
+
+cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr which, int device) {
+  DM_UNUSED(which); /* dnn_attention.c asks for the compute capability */
+  DM_UNUSED(device);
+  *out = gpu_major;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
+  DM_UNUSED(device);
+  memset(out, 0, sizeof *out);
+  snprintf(out->name, sizeof out->name, "%s", gpu);
+  out->major = gpu_major;
+  return cudaSuccess;
+}
+
+/* An address for operand i: no data is read, but its alignment counts. */
+static void *address(int i) { return (void *)(uintptr_t)(((uint64_t)i + 1) << 32); }
+
+/* ---- judging ---- */
+
+enum { REFUSED = -1, SUM = -2 };
+static const int64_t MB = 1000000;
+
+static const char *name_of(dm_DType t) {
+  return t == DM_F16 ? "float16" : t == DM_BF16 ? "bfloat16" : "float32";
+}
+
+/* Counts a case: `taken` says what became of it; most: bytes of workspace, or REFUSED. */
+static void judge(const char *what, bool taken, int64_t most) {
+  const bool ok = most == REFUSED ? !taken : taken && was_run && workspace <= most;
+  *(ok ? &n_passed : &n_failed) += 1;
+  if (ok && !is_verbose) return;
+  printf("%s: %s: %s", ok ? "ok" : "FAILED", gpu, what);
+  if (taken) printf(": workspace %" PRId64 " bytes", workspace);
+  else printf(": refused");
+  if (!ok && most == REFUSED) printf(", wanted a refusal");
+  else if (!ok) printf(", wanted at most %" PRId64, most);
+  printf("\n");
+}
+
+static void start(void) {
+  was_run = false;
+  workspace = 0;
+}
+
+/* ---- convolutions ---- */
+
+typedef struct ConvCase {
+  dm_DType dtype;
+  bool rows;
+  int n, c, h, w, o, r, s, stride, pad, groups;
+  int most; /* MB, of each of the three */
+} ConvCase;
+
+static const ConvCase conv_cases[] = {
+    /* ResNet-18, CIFAR's stem */
+    {DM_F16, false, 128, 3, 32, 32, 64, 3, 3, 1, 1, 1, 60},
+    {DM_F16, false, 128, 64, 32, 32, 64, 3, 3, 1, 1, 1, 60},
+    {DM_BF16, false, 128, 64, 32, 32, 128, 3, 3, 2, 1, 1, 60},
+    {DM_F16, false, 128, 64, 32, 32, 128, 1, 1, 2, 0, 1, 60},
+    {DM_F16, false, 128, 512, 4, 4, 512, 3, 3, 1, 1, 1, 60},
+    {DM_F32, false, 128, 64, 32, 32, 64, 3, 3, 1, 1, 1, 150},
+    {DM_F32, true, 128, 64, 32, 32, 64, 3, 3, 1, 1, 1, 150},
+    /* torchvision's stem; a ragged batch */
+    {DM_F16, false, 128, 3, 64, 64, 64, 7, 7, 2, 3, 1, 60},
+    {DM_F16, false, 80, 64, 16, 16, 64, 3, 3, 1, 1, 1, 60},
+    /* the quantised sine; a U-Net's first and last */
+    {DM_F16, false, 1, 2, 512, 512, 256, 1, 1, 1, 0, 1, 60},
+    {DM_F16, false, 1, 256, 512, 512, 256, 1, 1, 1, 0, 1, 60},
+    {DM_F16, false, 1, 256, 512, 512, 1, 1, 1, 1, 0, 1, 60},
+    {DM_BF16, false, 8, 3, 128, 128, 32, 3, 3, 1, 1, 1, 60},
+    {DM_BF16, false, 8, 32, 128, 128, 2, 1, 1, 1, 0, 1, 60},
+    /* patches of ViT; LeNet; MobileNet and ResNeXt; conv1d */
+    {DM_F16, false, 64, 3, 224, 224, 384, 16, 16, 16, 0, 1, 60},
+    {DM_F16, false, 64, 1, 28, 28, 6, 5, 5, 1, 2, 1, 60},
+    {DM_F16, false, 64, 6, 14, 14, 16, 5, 5, 1, 0, 1, 60},
+    {DM_F16, false, 32, 64, 56, 56, 64, 3, 3, 1, 1, 64, 60},
+    {DM_F16, false, 32, 128, 28, 28, 128, 3, 3, 1, 1, 32, 60},
+    {DM_F16, true, 32, 64, 1, 1000, 128, 1, 3, 1, 0, 1, 60},
+};
+
+/* The steps of a dense (a, b, c, d), in rows or channels last. */
+static void dense_steps(bool rows, const int64_t size[4], int64_t step[4]) {
+  if (!rows) {
+    dm_channels_last_strides(size, step);
+    return;
+  }
+  step[3] = 1;
+  for (int i = 2; i >= 0; i--) step[i] = step[i + 1] * size[i + 1];
+}
+
+static void check_conv(const ConvCase *t) {
+  static const char *const kinds[] = {"forward", "input's gradient", "weight's gradient"};
+  const bool flat = t->h == 1;
+  for (int kind = 0; kind < 3; kind++) {
+    dm_Conv v = {.kind = (dm_ConvKind)kind, .dtype = t->dtype};
+    dm_ConvDims *d = &v.d;
+    d->n = t->n, d->c = t->c, d->h = t->h, d->w = t->w, d->o = t->o, d->r = t->r, d->s = t->s;
+    d->groups = t->groups;
+    d->pad[0] = flat ? 0 : t->pad;
+    d->pad[1] = t->pad;
+    for (int i = 0; i < 2; i++) {
+      d->stride[i] = t->stride;
+      d->dil[i] = 1;
+    }
+    d->p = (d->h + 2 * d->pad[0] - d->r) / t->stride + 1;
+    d->q = (d->w + 2 * d->pad[1] - d->s) / t->stride + 1;
+    v.x.data = address(0);
+    v.w.data = address(1);
+    v.y.data = address(2);
+    dense_steps(t->rows, (const int64_t[]){d->n, d->c, d->h, d->w}, v.x.step);
+    dense_steps(t->rows, (const int64_t[]){d->o, d->c / d->groups, d->r, d->s}, v.w.step);
+    dense_steps(t->rows, (const int64_t[]){d->n, d->o, d->p, d->q}, v.y.step);
+    char what[160];
+    snprintf(what, sizeof what, "conv %s %s {%d, %d, %d, %d} to %d by %dx%d, stride %d, %s",
+             kinds[kind], name_of(t->dtype), t->n, t->c, t->h, t->w, t->o, t->r, t->s,
+             t->stride, t->rows ? "rows" : "channels last");
+    start();
+    judge(what, dm_dnn_conv(&v), t->most * MB);
+  }
+}
+
+/* ---- batch norm ---- */
+
+typedef struct NormCase {
+  dm_DType dtype;
+  bool rows;
+  int n, c, h, w, most; /* MB */
+} NormCase;
+
+static const NormCase norm_cases[] = {
+    {DM_F16, false, 128, 64, 32, 32, 1},
+    {DM_BF16, false, 128, 64, 32, 32, 1},
+    {DM_F16, false, 128, 512, 4, 4, 1},
+    {DM_F32, false, 128, 64, 32, 32, 1},
+    {DM_F16, true, 128, 64, 32, 32, 60},
+    {DM_F16, false, 1, 256, 512, 512, 1},
+    {DM_F16, false, 128, 256, 1, 1, 1},
+    {DM_F16, false, 32, 24, 17, 17, 1},
+    /* channels have to fill loads of 16 bytes: our own kernels take these */
+    {DM_F16, false, 32, 12, 17, 17, REFUSED},
+};
+
+static void check_norm(const NormCase *t) {
+  for (int backward = 0; backward < 2; backward++) {
+    dm_BatchNorm b = {.dtype = t->dtype, .n = t->n, .channels = t->c, .height = t->h};
+    b.width = t->w;
+    b.last = !t->rows;
+    b.eps = 1e-5;
+    b.x = address(0), b.weight = address(1), b.mean = address(3), b.root = address(4);
+    b.y = address(5);
+    if (backward) b.gy = address(6), b.gw = address(7), b.gb = address(8);
+    else b.bias = address(2);
+    char what[120];
+    snprintf(what, sizeof what, "batch norm %s %s {%d, %d, %d, %d}, %s",
+             backward ? "backward" : "forward", name_of(t->dtype), t->n, t->c, t->h, t->w,
+             t->rows ? "rows" : "channels last");
+    start();
+    judge(what, backward ? dm_dnn_batch_norm_backward(&b) : dm_dnn_batch_norm(&b),
+          t->most == REFUSED ? REFUSED : t->most * MB);
+  }
+}
+
+/* ---- attention ---- */
+
+/* How q, k and v lie: (B, H, L, D); views of a product (B, L, 3 H D), as GPT-2's; (B, L, H D).
+ */
+typedef enum Layout { HEADS, PACKED, TOKENS } Layout;
+
+typedef struct AttentionCase {
+  dm_DType dtype;
+  bool causal;
+  int b, h, l, s, d;
+  Layout layout;
+  bool deterministic;
+  int most; /* MB, of the backward; SUM: a float32 for each element of q, as some GPUs want for
+               the sum of its gradient besides ours */
+} AttentionCase;
+
+static const AttentionCase attention_cases[] = {
+    /* GPT-2 at several lengths; ViT-S and ViT-B; BERT; wide heads; odd lengths */
+    {DM_BF16, true, 16, 12, 1024, 1024, 64, PACKED, false, SUM},
+    {DM_F16, true, 16, 12, 1024, 1024, 64, HEADS, false, SUM},
+    {DM_BF16, true, 16, 12, 2048, 2048, 64, PACKED, false, SUM},
+    {DM_BF16, true, 4, 12, 4096, 4096, 64, PACKED, false, SUM},
+    {DM_BF16, true, 1, 8, 8192, 8192, 64, PACKED, false, SUM},
+    {DM_BF16, true, 64, 6, 256, 256, 64, PACKED, false, SUM},
+    {DM_BF16, false, 256, 6, 197, 197, 64, PACKED, false, SUM},
+    {DM_F16, false, 16, 12, 512, 512, 64, TOKENS, false, SUM},
+    {DM_BF16, false, 4, 8, 128, 256, 64, HEADS, false, SUM},
+    {DM_BF16, true, 4, 16, 2048, 2048, 128, PACKED, false, SUM},
+    {DM_F16, false, 2, 4, 100, 100, 40, HEADS, false, SUM},
+    {DM_F16, false, 2, 4, 128, 128, 72, HEADS, false, SUM},
+    {DM_BF16, true, 16, 12, 1000, 1000, 64, PACKED, false, SUM},
+    {DM_BF16, false, 1, 12, 7, 7, 64, PACKED, false, SUM},
+    {DM_BF16, true, 2, 12, 1, 1024, 64, HEADS, false, SUM},
+    {DM_BF16, true, 2, 8, 1024, 1024, 256, PACKED, false, SUM},
+    /* in a fixed order the scores' gradients lie in memory, 2 B H L S bytes */
+    {DM_BF16, true, 16, 12, 1024, 1024, 64, PACKED, true, 403},
+    {DM_BF16, true, 16, 12, 2048, 2048, 64, PACKED, true, REFUSED},
+};
+
+static dm_Storage storages[16];
+static dm_Tensor tensors[16];
+
+/* Tensor i, of 4 dims. */
+static dm_Tensor *tensor(int i, dm_DType dtype, const int64_t size[4], Layout layout) {
+  dm_Tensor *t = &tensors[i];
+  const int64_t h = size[1], d = size[3], columns = (layout == PACKED ? 3 : 1) * h * d;
+  memset(t, 0, sizeof *t);
+  storages[i].data = address(i);
+  t->storage = &storages[i];
+  t->dtype = (uint8_t)dtype;
+  t->ndim = 4;
+  memcpy(t->shape, size, 4 * sizeof *size);
+  t->numel = size[0] * h * size[2] * d;
+  dense_steps(true, size, t->stride);
+  if (layout == HEADS) return t;
+  t->stride[2] = columns;
+  t->stride[1] = d;
+  t->stride[0] = size[2] * columns;
+  return t;
+}
+
+static void check_attention(const AttentionCase *t) {
+  const int64_t q[4] = {t->b, t->h, t->l, t->d}, k[4] = {t->b, t->h, t->s, t->d};
+  const int64_t lse[4] = {t->b, t->h, t->l, 1};
+  const dm_AttentionAttr attr = {.is_causal = t->causal, .scale = 0.125};
+  thread_state.deterministic = t->deterministic;
+  dm_Tensor *in[] = {tensor(0, t->dtype, q, t->layout), tensor(1, t->dtype, k, t->layout),
+                     tensor(2, t->dtype, k, t->layout)};
+  dm_Call forward = {.attr = &attr, .in = in, .n_in = 3, .n_out = 2};
+  forward.out[0] = tensor(3, t->dtype, q, HEADS);
+  forward.out[1] = tensor(4, DM_F32, lse, HEADS);
+  char what[160];
+  snprintf(what, sizeof what, "attention %s%s q {%d, %d, %d, %d}, %d keys, layout %d",
+           name_of(t->dtype), t->causal ? " causal" : "", t->b, t->h, t->l, t->d, t->s,
+           (int)t->layout);
+  start();
+  judge(what, dm_dnn_attention(&forward), 1 * MB);
+
+  dm_Tensor *back_in[] = {tensor(5, t->dtype, q, t->layout == HEADS ? HEADS : TOKENS),
+                          in[0],
+                          in[1],
+                          in[2],
+                          forward.out[0],
+                          forward.out[1]};
+  dm_Call backward = {.attr = &attr, .in = back_in, .n_in = 6, .n_out = 3};
+  backward.out[0] = tensor(6, t->dtype, q, HEADS);
+  backward.out[1] = tensor(7, t->dtype, k, HEADS);
+  backward.out[2] = tensor(8, t->dtype, k, HEADS);
+  const size_t n = strlen(what);
+  snprintf(what + n, sizeof what - n, ", gradients%s",
+           t->deterministic ? ", deterministic" : "");
+  start();
+  const int64_t sum = (int64_t)sizeof(float) * in[0]->numel;
+  judge(what, dm_dnn_attention_backward(&backward),
+        t->most == REFUSED ? REFUSED
+        : t->most == SUM   ? sum + MB
+                           : t->most * MB);
+}
+
+/* ---- the program ---- */
+
+/* Makes the property descriptor from the file, and reads the GPU's name and capability. */
+static bool describe(void *library, const char *path) {
+  __typeof__(&cudnnBackendCreateDescriptor) make;
+  __typeof__(&cudnnBackendFinalize) finish;
+  static char json[8192];
+  FILE *file = fopen(path, "r");
+  const size_t n = file ? fread(json, 1, sizeof json - 1, file) : 0;
+  if (file) fclose(file);
+  json[n] = '\0';
+  const char *name = strstr(json, "\"deviceName\""), *version = strstr(json, "\"deviceVer\"");
+  if (!name || !version || sscanf(version, "\"deviceVer\": %d", &gpu_major) != 1 ||
+      sscanf(name, "\"deviceName\": \"%63[^\"]\"", gpu) != 1)
+    return false;
+  gpu_major /= 100;
+  return __real_dm_cuda_symbol(library, "cudnnBackendCreateDescriptor", &make) &&
+         __real_dm_cuda_symbol(library, "cudnnBackendFinalize", &finish) &&
+         make(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &properties) == CUDNN_STATUS_SUCCESS &&
+         set_attribute(properties, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                       (int64_t)n, json) == CUDNN_STATUS_SUCCESS &&
+         finish(properties) == CUDNN_STATUS_SUCCESS;
+}
+
+/* Opens the library; NULL, with the reason printed, where it is missing or too old. */
+static void *open_library(void) {
+  static const char *const names[] = {"libcudnn.so.9", "libcudnn.so", NULL};
+  enum { DEVICELESS = 90800 };
+  char why[256];
+  __typeof__(&cudnnGetVersion) version;
+  void *library = dm_cuda_library(names, why, sizeof why);
+  const bool is_whole =
+      library && __real_dm_cuda_symbol(library, "cudnnGetVersion", &version) &&
+      __real_dm_cuda_symbol(library, "cudnnBackendSetAttribute", &set_attribute) &&
+      __real_dm_cuda_symbol(library, "cudnnBackendGetAttribute", &get_attribute);
+  if (!library) printf("%s\n", why);
+  else if (!is_whole) printf("libcudnn lacks functions of the graph API\n");
+  else if (version() < DEVICELESS)
+    printf("cuDNN %zu makes no plans without a GPU, which %d does\n", version(), DEVICELESS);
+  else return library;
+  return NULL;
+}
+
+int main(int argc, char **argv) {
+  setenv("DEMILUNE_PLAN_CACHE", "0", 1);
+  is_verbose = getenv("VERBOSE") != NULL;
+  if (!dlopen(NO_DRIVER, RTLD_NOW | RTLD_GLOBAL)) {
+    printf("%s\n0 passed, 1 failed\n", dlerror());
+    return 1;
+  }
+  void *library = open_library();
+  if (!library || (argc == 2 && strcmp(argv[1], "--available") == 0)) return !library;
+  const int each = argc > 2 ? atoi(argv[2]) : 1;
+  if (argc < 2 || each < 1 || !describe(library, argv[1])) {
+    printf("usage: cudnn_check GPU.json [N]\n0 passed, 1 failed\n");
+    return 1;
+  }
+  for (int i = 0; i < DM_COUNT(conv_cases); i += each) check_conv(&conv_cases[i]);
+  for (int i = 0; i < DM_COUNT(norm_cases); i += each) check_norm(&norm_cases[i]);
+  for (int i = 0; i < DM_COUNT(attention_cases); i += each)
+    check_attention(&attention_cases[i]);
+  printf("%s\n%d passed, %d failed\n", gpu, n_passed, n_failed);
+  return n_failed > 0;
+}
+
+#else
+
+int main(void) {
+  printf("cudnn.h is missing\n");
+  return 1;
+}
+
+#endif
