@@ -22,6 +22,7 @@
    other random numbers than the CPU does. */
 #include "kernels/attention.h"
 #include "kernels/own.cuh"
+#include "kernels/plans.h"
 #include "kernels/reduce.cuh"
 
 extern "C" {
@@ -575,6 +576,7 @@ template <class C, class T> static dm_status backward(dm_Call *c) {
 /* in: q, k, v, maybe a mask and the generator; out: y (..., L, D) and lse (..., L). */
 DM_CUDA_KERNEL(attention_cuda) {
   if (dm_dnn_attention(c)) return DM_OK;
+  DM_TRY(dm_plan_fallback(c->op->name));
   DM_FLOAT_TYPES(c->out[0]->dtype, {
     Attention<C> p;
     DM_TRY(attention_of(c, c->in, c->n_in > 3 ? c->in[3] : NULL, c->n_in > 4 ? c->in[4] : NULL,
@@ -588,5 +590,6 @@ DM_CUDA_KERNEL(attention_cuda) {
    of q, k and v. */
 DM_CUDA_KERNEL(attention_backward_cuda) {
   if (dm_dnn_attention_backward(c)) return DM_OK;
+  DM_TRY(dm_plan_fallback(c->op->name));
   DM_FLOAT_TYPES(c->out[0]->dtype, return backward<C, T>(c););
 }

@@ -8,6 +8,7 @@
 #include "kernels/channels.cuh"
 #include "kernels/layout.h"
 #include "kernels/norm.h"
+#include "kernels/plans.h"
 
 /* ---- the moments of each channel ---- */
 
@@ -245,6 +246,7 @@ DM_CUDA_KERNEL(batch_norm_train_cuda) {
   DM_GO(dm_layout_new(c->in[0], dm_lies_last(y), &own[0]));
   DM_GO(train_by_library(c, own[0], &taken));
   if (taken) goto done;
+  DM_GO(dm_plan_fallback(c->op->name));
   DM_GO(dm_vector_new(c->in[1], compute, &own[1], &w));
   DM_GO(dm_vector_new(c->in[2], compute, &own[2], &b));
   DM_FLOAT_TYPES(y->dtype, {
@@ -308,6 +310,7 @@ DM_CUDA_KERNEL(batch_norm_backward_cuda) {
   for (int i = 3; i < 5; i++) DM_GO(dm_dense_cast(c->in[i], compute, &own[i]));
   if (training) DM_GO(backward_by_library(c, own, &taken));
   if (taken) goto done;
+  if (training) DM_GO(dm_plan_fallback(c->op->name));
   DM_FLOAT_TYPES(dtype, {
     const Channels ch = channels_of(own[1]);
     GradSums<C, T> sums;

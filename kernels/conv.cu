@@ -18,6 +18,7 @@
 #include "kernels/cuda.cuh"
 #include "kernels/fill.h"
 #include "kernels/layout.h"
+#include "kernels/plans.h"
 
 extern "C" {
 #include "op/strided.h"
@@ -577,6 +578,7 @@ static dm_status convolve(dm_Call *call, dm_ConvKind kind, dm_ConvDims d) {
     set_operand(&c, kind, out, last && kind != DM_CONV_WEIGHT);
     st = by_library(call, c, kind == DM_CONV_WEIGHT ? out : own[1], last, &taken);
   }
+  if (st == DM_OK && !taken) st = dm_plan_fallback(call->op->name);
   if (st == DM_OK && !taken) st = dm_cuda_conv(&c);
   for (int i = 0; i < 2; i++) dm_tensor_unref(&own[i]);
   return st;

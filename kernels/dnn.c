@@ -41,6 +41,7 @@ typedef dm_DnnKey Key;
 
 #define ENTRIES(X)                 \
   X(cudnnGetVersion)               \
+  X(cudnnGetLastErrorString)       \
   X(cudnnCreate)                   \
   X(cudnnSetStream)                \
   X(cudnnBackendCreateDescriptor)  \
@@ -61,19 +62,45 @@ size_t dm_dnn_version(void) { return dnn.cudnnGetVersion(); }
 
 static bool is_good(cudnnStatus_t s) { return s == CUDNN_STATUS_SUCCESS; }
 
-/* The device's handle; NULL where the library is missing, older than 9.0, or switched off. */
-static cudnnHandle_t handle_of(int device) {
-  if (state == UNTRIED) {
-    const bool ok =
-        !dm_cuda_is_off("DEMILUNE_CUDNN") && dnn_open() && dnn.cudnnGetVersion() >= 90000;
-    state = ok ? OPEN : MISSING;
+static void set_missing(dm_PlanState how, const char *why) {
+  state = MISSING;
+  dm_plan_state(DM_CUDNN, how, why);
+}
+
+/* Opens the library when it is first needed: one of 9.0 or newer. */
+static void open_library(void) {
+  enum { OLDEST = 90000 };
+  char why[DM_PLAN_TEXT] = "";
+  if (dm_cuda_is_off("DEMILUNE_CUDNN")) {
+    set_missing(DM_PLAN_OFF, "DEMILUNE_CUDNN=0");
+  } else if (!dnn_open(why, sizeof why)) {
+    set_missing(DM_PLAN_MISSING, why);
+  } else if (dnn.cudnnGetVersion() < OLDEST) {
+    snprintf(why, sizeof why, "it is version %zu, wanted 9.0 or newer", dnn.cudnnGetVersion());
+    set_missing(DM_PLAN_MISSING, why);
+  } else {
+    state = OPEN;
+    dm_plan_state(DM_CUDNN, DM_PLAN_OPEN, "");
   }
+}
+
+/* The device's handle; NULL where the library is missing, too old, or switched off. */
+static cudnnHandle_t handle_of(int device) {
+  if (state == UNTRIED) open_library();
   if (state == MISSING || device >= MAX_DEVICE) return NULL;
   if (!handles[device] && !is_good(dnn.cudnnCreate(&handles[device]))) {
     handles[device] = NULL;
-    state = MISSING;
+    set_missing(DM_PLAN_MISSING, "cudnnCreate failed: it does not serve this GPU or driver");
   }
   return handles[device];
+}
+
+/* The library's own words about its last failure; cut to one line. */
+static void tell_refusal(void) {
+  char words[DM_PLAN_TEXT] = "";
+  dnn.cudnnGetLastErrorString(words, sizeof words);
+  words[strcspn(words, "\n")] = '\0';
+  dm_plan_refuse(DM_CUDNN, words);
 }
 
 /* ---- the request ---- */
@@ -521,7 +548,8 @@ bool dm_dnn_run(const Key *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
   const cudnnHandle_t handle = handle_of(dm_cuda_device());
   Plan *p = handle ? plan_of(key, handle, build) : NULL;
   if (p && !p->refused) done = run(&m, p, handle);
-  if (p && !done) dm_plan_count(DM_CUDNN, DM_PLAN_REFUSED);
+  if (p && !done) tell_refusal();
+  else if (!p) dm_plan_miss(DM_CUDNN);
   pthread_mutex_unlock(&lock);
   return done;
 }

@@ -104,6 +104,16 @@ void *dm_cuda_library(const char *const *names, char *why, size_t size) {
   return s.found;
 }
 
+#ifdef DM_EMULATED
+void *dm_emulated_library(const char *const *names, char *why, size_t size) {
+  static char one; /* what is linked in has no handle: any pointer says that it is there */
+  const char *missing = getenv("DEMILUNE_EMULATED_MISSING");
+  if (!missing || strcmp(missing, names[0]) != 0) return &one;
+  snprintf(why, size, "no %s; hint: DEMILUNE_CUDA_LIBS=folder", names[0]);
+  return NULL;
+}
+#endif
+
 /* dlsym returns an object pointer; memcpy makes a function pointer of it, which ISO C does not
    convert. */
 bool dm_cuda_symbol(void *library, const char *name, void *out) {

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 /* Opens the first of `names` (ends with NULL) that can be opened, looking in
      the folders of DEMILUNE_CUDA_LIBS ("a:b"),
@@ -22,25 +23,31 @@ bool dm_cuda_symbol(void *library, const char *name, void *out);
 bool dm_cuda_is_off(const char *variable);
 
 /* DM_LIBRARY(TABLE, ENTRIES, names...) defines a static TABLE with a member for each
-   X(function) of the list ENTRIES(X), and TABLE_open(), which fills it; false if the library
-   is missing or lacks one of them. The emulation links them in. */
+   X(function) of the list ENTRIES(X), and TABLE_open(why, size), which fills it; false if the
+   library is missing or lacks one of them, with the reason in why[size]. The emulation links
+   them in; for tests it has none where DEMILUNE_EMULATED_MISSING is a library's first name. */
 #ifdef DM_EMULATED
-#define DM_LIBRARY_OPEN(NAMES) ((void)(NAMES), (void *)table)
+#define DM_LIBRARY_OPEN(NAMES, WHY, SIZE) dm_emulated_library(NAMES, WHY, SIZE)
 #define DM_LIBRARY_TAKE(NAME) table->NAME = NAME;
+void *dm_emulated_library(const char *const *names, char *why, size_t size);
 #else
-#define DM_LIBRARY_OPEN(NAMES) dm_cuda_library(NAMES, (char[256]){0}, 256)
-#define DM_LIBRARY_TAKE(NAME) ok = ok && dm_cuda_symbol(library, #NAME, &table->NAME);
+#define DM_LIBRARY_OPEN(NAMES, WHY, SIZE) dm_cuda_library(NAMES, WHY, SIZE)
+#define DM_LIBRARY_TAKE(NAME)                                      \
+  if (ok && !dm_cuda_symbol(library, #NAME, &table->NAME)) {       \
+    snprintf(why, size, "%s has no function %s", names[0], #NAME); \
+    ok = false;                                                    \
+  }
 #endif
 #define DM_LIBRARY_ENTRY(NAME) __typeof__(&NAME) NAME;
-#define DM_LIBRARY(TABLE, ENTRIES, ...)                     \
-  static struct { ENTRIES(DM_LIBRARY_ENTRY) } TABLE;        \
-  static bool TABLE##_open(void) {                          \
-    static const char *const names[] = {__VA_ARGS__, NULL}; \
-    __typeof__(TABLE) *const table = &TABLE;                \
-    void *const library = DM_LIBRARY_OPEN(names);           \
-    bool ok = library != NULL;                              \
-    ENTRIES(DM_LIBRARY_TAKE)                                \
-    return ok;                                              \
+#define DM_LIBRARY(TABLE, ENTRIES, ...)                      \
+  static struct { ENTRIES(DM_LIBRARY_ENTRY) } TABLE;         \
+  static bool TABLE##_open(char *why, size_t size) {         \
+    static const char *const names[] = {__VA_ARGS__, NULL};  \
+    __typeof__(TABLE) *const table = &TABLE;                 \
+    void *const library = DM_LIBRARY_OPEN(names, why, size); \
+    bool ok = library != NULL;                               \
+    ENTRIES(DM_LIBRARY_TAKE)                                 \
+    return ok;                                               \
   }
 
 #endif

@@ -43,12 +43,32 @@ static cublasLtHandle_t handles[MAX_DEVICE];
 
 static bool is_good(cublasStatus_t s) { return s == CUBLAS_STATUS_SUCCESS; }
 
+static void set_missing(dm_PlanState how, const char *why) {
+  state = MISSING;
+  dm_plan_state(DM_CUBLASLT, how, why);
+}
+
+/* Opens the library when it is first needed. */
+static void open_library(void) {
+  char why[DM_PLAN_TEXT] = "";
+  if (dm_cuda_is_off("DEMILUNE_CUBLASLT")) {
+    set_missing(DM_PLAN_OFF, "DEMILUNE_CUBLASLT=0");
+  } else if (!lt_open(why, sizeof why)) {
+    set_missing(DM_PLAN_MISSING, why);
+  } else {
+    state = OPEN;
+    dm_plan_state(DM_CUBLASLT, DM_PLAN_OPEN, "");
+  }
+}
+
 /* The device's handle; NULL where the library is missing or switched off. */
 static cublasLtHandle_t handle_of(int device) {
-  if (state == UNTRIED)
-    state = !dm_cuda_is_off("DEMILUNE_CUBLASLT") && lt_open() ? OPEN : MISSING;
+  if (state == UNTRIED) open_library();
   if (state == MISSING || device >= MAX_DEVICE) return NULL;
-  if (!handles[device] && !is_good(lt.cublasLtCreate(&handles[device]))) state = MISSING;
+  if (!handles[device] && !is_good(lt.cublasLtCreate(&handles[device]))) {
+    handles[device] = NULL;
+    set_missing(DM_PLAN_MISSING, "cublasLtCreate failed: it does not serve this GPU or driver");
+  }
   return handles[device];
 }
 
@@ -392,7 +412,9 @@ dm_status dm_lt_multiply(const dm_Product *p, bool *done) {
   const cublasLtHandle_t handle = handle_of(dm_cuda_device());
   Plan *plan = handle ? plan_of(&key, handle, p) : NULL;
   if (plan && !plan->refused && set_pointers(plan, p)) st = multiply(p, &b, plan, done);
-  if (plan && !*done) dm_plan_count(DM_CUBLASLT, DM_PLAN_REFUSED);
+  if (plan && !*done)
+    dm_plan_refuse(DM_CUBLASLT, "no algorithm was found, or its launch failed");
+  else if (!plan) dm_plan_miss(DM_CUBLASLT);
   pthread_mutex_unlock(&lock);
   return st;
 }

@@ -3,13 +3,18 @@
    need no copy. */
 #include "kernels/fill.h"
 #include "kernels/gemm.h"
+#include "kernels/plans.h"
 
 /* dm_product_reduce merges batch dims where strides allow it. */
+static dm_status by_own_kernel(const dm_Product *p) {
+  DM_TRY(dm_plan_fallback("a matrix product"));
+  return dm_cuda_gemm(p);
+}
 static dm_status multiply(dm_Product *p) {
   bool done;
   dm_product_reduce(p);
   DM_TRY(dm_lt_multiply(p, &done));
-  return done ? DM_OK : dm_cuda_gemm(p);
+  return done ? DM_OK : by_own_kernel(p);
 }
 
 /* c = a b, in batches that broadcast. */
@@ -45,7 +50,7 @@ static dm_status multiply_activated(dm_Product *p, dm_Call *c) {
   plain.before = NULL;
   plain.c = dm_tensor_data(before);
   DM_TRY(dm_lt_multiply(&plain, &done));
-  return done ? dm_cuda_activate(c->out[0], a, before) : dm_cuda_gemm(p);
+  return done ? dm_cuda_activate(c->out[0], a, before) : by_own_kernel(p);
 }
 
 /* in: x, weight, maybe a bias; a second output, if there is one, receives the activation's

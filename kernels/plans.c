@@ -1,21 +1,80 @@
 /* One counter for each library and event. They are atomic, since any thread may count while
-   another reads, and relaxed, since they order nothing else. */
+   another reads, and relaxed, since they order nothing else. The texts have a lock. */
 #include "kernels/plans.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 
+static const char *const names[] = {[DM_CUBLASLT] = "cublaslt", [DM_CUDNN] = "cudnn"};
 static atomic_llong counts[DM_N_PLAN_LIBRARY][DM_N_PLAN];
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+typedef struct Fate {
+  dm_PlanState state;
+  char reason[DM_PLAN_TEXT], refusal[DM_PLAN_TEXT];
+} Fate;
+static Fate fates[DM_N_PLAN_LIBRARY] = {
+#if !__has_include(<cudnn.h>)
+    [DM_CUDNN] = {DM_PLAN_MISSING, "this build found no cudnn.h", ""},
+#endif
+};
+
+/* The library that did not take this thread's last call, or -1. */
+static _Thread_local int not_taken = -1;
 
 void dm_plan_count(dm_PlanLibrary library, dm_PlanCounter what) {
   atomic_fetch_add_explicit(&counts[library][what], 1, memory_order_relaxed);
+  not_taken = -1;
+}
+
+void dm_plan_state(dm_PlanLibrary library, dm_PlanState state, const char *why) {
+  pthread_mutex_lock(&lock);
+  fates[library].state = state;
+  snprintf(fates[library].reason, DM_PLAN_TEXT, "%s", why);
+  pthread_mutex_unlock(&lock);
+}
+
+void dm_plan_refuse(dm_PlanLibrary library, const char *why) {
+  dm_plan_count(library, DM_PLAN_REFUSED);
+  pthread_mutex_lock(&lock);
+  snprintf(fates[library].refusal, DM_PLAN_TEXT, "%s", why);
+  pthread_mutex_unlock(&lock);
+  not_taken = (int)library;
+}
+
+void dm_plan_miss(dm_PlanLibrary library) { not_taken = (int)library; }
+
+static bool forbids_fallback(void) {
+  const char *s = getenv("DEMILUNE_NO_FALLBACK");
+  return s && *s && strcmp(s, "0") != 0;
+}
+
+dm_status dm_plan_fallback(const char *op) {
+  const int library = not_taken;
+  not_taken = -1;
+  if (library < 0 || !forbids_fallback()) return DM_OK;
+  pthread_mutex_lock(&lock);
+  const Fate fate = fates[library];
+  pthread_mutex_unlock(&lock);
+  if (fate.state != DM_PLAN_OPEN)
+    return dm_fail(DM_ESTATE, "%s: %s is not there (%s), and DEMILUNE_NO_FALLBACK is set", op,
+                   names[library], fate.reason);
+  return dm_fail(DM_ESTATE, "%s: %s refuses it%s%s, and DEMILUNE_NO_FALLBACK is set", op,
+                 names[library], *fate.refusal ? ": " : "", fate.refusal);
 }
 
 int dm_plan_counts(dm_PlanCounts out[DM_MAX_PLAN_LIBRARY]) {
-  static const char *const names[] = {[DM_CUBLASLT] = "cublaslt", [DM_CUDNN] = "cudnn"};
+  pthread_mutex_lock(&lock);
   for (int i = 0; i < DM_N_PLAN_LIBRARY; i++) {
     out[i].name = names[i];
+    out[i].state = fates[i].state;
+    memcpy(out[i].reason, fates[i].reason, DM_PLAN_TEXT);
+    memcpy(out[i].refusal, fates[i].refusal, DM_PLAN_TEXT);
     for (int k = 0; k < DM_N_PLAN; k++)
       out[i].n[k] = atomic_load_explicit(&counts[i][k], memory_order_relaxed);
   }
+  pthread_mutex_unlock(&lock);
   return DM_N_PLAN_LIBRARY;
 }

@@ -1,9 +1,13 @@
-/* Plans of NVIDIA's libraries: the hash of their keys, and counters of where plans came from
-   (dm.cuda.plans). */
+/* Plans of NVIDIA's libraries: the hash of their keys, counters of where plans came from, and
+   what became of each library (dm.cuda.plans). */
 #ifndef DM_KERNELS_PLANS_H
 #define DM_KERNELS_PLANS_H
 
 #include "kernels/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 typedef enum dm_PlanLibrary { DM_CUBLASLT, DM_CUDNN, DM_N_PLAN_LIBRARY } dm_PlanLibrary;
 
@@ -20,7 +24,20 @@ static inline uint64_t dm_key_hash(const void *key, size_t n) {
 
 /* Counts an event; any thread may call it. */
 void dm_plan_count(dm_PlanLibrary library, dm_PlanCounter what);
-/* Reads the counters, for dm_DeviceOps. */
+/* Notes what became of a library when it was first needed. why: the reason, unless it is open.
+ */
+void dm_plan_state(dm_PlanLibrary library, dm_PlanState state, const char *why);
+/* Counts a call that the library did not take, and keeps why, or "". */
+void dm_plan_refuse(dm_PlanLibrary library, const char *why);
+/* The library is missing, and would have been asked. */
+void dm_plan_miss(dm_PlanLibrary library);
+/* Called where our own kernel is about to run in place of a library: DM_OK; or, with
+   DEMILUNE_NO_FALLBACK=1, a failure that tells why this thread's last call was not taken. */
+dm_status dm_plan_fallback(const char *op);
+/* Reads counters and states, for dm_DeviceOps. */
 int dm_plan_counts(dm_PlanCounts out[DM_MAX_PLAN_LIBRARY]);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -7,9 +7,20 @@ local run_checks = require "spec.distributed.collectives"
 
 local SECONDS = 60 -- that a program may take
 
-local has_mpirun = os.execute "command -v mpirun >/dev/null 2>&1"
-local is_available, why_not = dist.is_available()
-local missing = not has_mpirun and "mpirun is not installed" or not is_available and why_not
+-- Open MPI refuses root, and more ranks than cores, unless it is told otherwise.
+local MPIRUN = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+  .. "OMPI_MCA_rmaps_base_oversubscribe=1 timeout -k 1 %d mpirun -n %d "
+
+-- Why no ranks can be started here; nil: they can.
+local function why_no_ranks()
+  if not os.execute "command -v mpirun >/dev/null 2>&1" then return "mpirun is not installed" end
+  local is_available, why = dist.is_available()
+  if not is_available then return why end
+  if not os.execute(MPIRUN:format(SECONDS, 2) .. "true >/dev/null 2>&1") then
+    return "mpirun starts no processes here"
+  end
+end
+local missing = why_no_ranks()
 
 -- Lua's paths for a program in another process.
 local function paths()
@@ -27,9 +38,8 @@ end
 
 -- Runs a program of spec/distributed on n ranks.
 local function ranks(n, program, more)
-  return run(("%s OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-    .. "OMPI_MCA_rmaps_base_oversubscribe=1 timeout -k 1 %d mpirun -n %d lua5.4 "
-    .. "spec/distributed/%s.lua %s"):format(paths(), SECONDS, n, program, more or ""))
+  return run(("%s %s lua5.4 spec/distributed/%s.lua %s"):format(paths(),
+    MPIRUN:format(SECONDS, n), program, more or ""))
 end
 
 -- A test that takes mpirun.

@@ -11,6 +11,7 @@
 
    DEMILUNE_EMULATED_CUDNN_REFUSES=NAME makes one entry point fail. */
 #include <math.h>
+#include <stdio.h>
 
 #include "cudnn_internal.h"
 
@@ -157,6 +158,11 @@ static void count(const char *name) {
 }
 
 size_t cudnnGetVersion(void) { return 91900; }
+
+/* A refusal's words, in two lines as the library's may be. */
+void cudnnGetLastErrorString(char *message, size_t max_size) {
+  snprintf(message, max_size, "the emulation refuses\nfor a test");
+}
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
   int device;

@@ -37,7 +37,10 @@ end
 --- one of asked (the library was asked, which takes milliseconds), memory (kept from an
 --- earlier call) and disk (cuDNN's choice, kept by an earlier process); refused tells how
 --- many of them the library did not take, so that our own, slower kernels did them.
---- A library that is missing or switched off counts nothing. Raises without CUDA.
+--- state is "untried", "open", "off" or "missing"; reason says why it is off or missing, and
+--- refusal why it refused a call, in its own words. A library that is missing or switched off
+--- counts nothing. With DEMILUNE_NO_FALLBACK=1 a call that our own kernels would do for such a
+--- library raises instead. Raises without CUDA.
 function cuda.plans() return core.cuda_plans() end
 
 -- For tests: how often the emulated device has done something ("launch", "copy",

@@ -45,6 +45,76 @@ describe("dm.cuda.plans", function()
     assert.same({1, 1, 0, 2}, n.cudnn)
   end)
 
+  -- What a program prints.
+  local function printed(environment, program)
+    local script = folder.write("program.lua", 'local dm = require "demilune"\n' .. program)
+    return (folder.run(("LUA_PATH='%s' LUA_CPATH='%s' DEMILUNE_PLAN_CACHE=0 %s lua5.4 %s"):format(
+      package.path, package.cpath, environment, script)))
+  end
+  local CONVOLVE = [[
+    local x, w = dm.ones({1, 2, 4, 4}, {device = "cuda"}), dm.ones({3, 2, 3, 3}, {device = "cuda"})
+    print(pcall(function() return dm.conv2d(x, w):sum():item() end))
+    local n = dm.cuda.plans().cudnn
+    print(n.state, n.reason, n.refusal)]]
+
+  both.it_counts("tells what became of a library, and why", function()
+    assert.equal("true\t216.0\nopen\tnil\tnil\n", printed("", CONVOLVE))
+    assert.equal("true\t216.0\noff\tDEMILUNE_CUDNN=0\tnil\n", printed("DEMILUNE_CUDNN=0",
+      CONVOLVE))
+    assert.equal("true\t216.0\nmissing\tno libcudnn.so.9; hint: DEMILUNE_CUDA_LIBS=folder\tnil\n",
+      printed("DEMILUNE_EMULATED_MISSING=libcudnn.so.9", CONVOLVE))
+    assert.equal("true\t216.0\nopen\tnil\tthe emulation refuses\n",
+      printed("DEMILUNE_EMULATED_CUDNN_REFUSES=cudnnPlan", CONVOLVE))
+    assert.equal("untried\n", printed("", "print(dm.cuda.plans().cublaslt.state)"))
+  end)
+
+  both.it_counts("raises in place of our own kernels, where they are forbidden", function()
+    assert.matches("program.lua:3: conv2d: cudnn refuses it: the emulation refuses, and "
+      .. "DEMILUNE_NO_FALLBACK is set", printed("DEMILUNE_NO_FALLBACK=1 "
+      .. "DEMILUNE_EMULATED_CUDNN_REFUSES=cudnnPlan", CONVOLVE))
+    assert.matches("program.lua:3: conv2d: cudnn is not there %(no libcudnn.so.9; hint: .-%), and",
+      printed("DEMILUNE_NO_FALLBACK=1 DEMILUNE_EMULATED_MISSING=libcudnn.so.9", CONVOLVE))
+    assert.matches("a matrix product: cublaslt refuses it: no algorithm was found", printed(
+      "DEMILUNE_NO_FALLBACK=1 DEMILUNE_EMULATED_CUBLASLT_REFUSES=cublasLtMatmulAlgoGetHeuristic",
+      [[print(pcall(dm.matmul, dm.ones({3, 4}, {device = "cuda"}),
+        dm.ones({4, 2}, {device = "cuda"})))]]))
+    assert.equal("true\t216.0\nopen\tnil\tnil\n", printed("DEMILUNE_NO_FALLBACK=1", CONVOLVE))
+  end)
+
+  -- A step of training of each, under autocast, small enough for the emulation.
+  it("does not need them in a training step of the usual models", function()
+    local text = printed("DEMILUNE_NO_FALLBACK=1", [[
+      local nn, models, amp = dm.nn, dm.models, dm.amp
+      local _ <close> = dm.device "cuda"
+      dm.manual_seed(1)
+      local function step(name, model, x, target)
+        local loss
+        do
+          local _ <close> = amp.autocast{device_type = "cuda", dtype = "bfloat16"}
+          local y = model(x)
+          loss = target and nn.functional.cross_entropy(y:flatten(1, -2), target:flatten())
+            or y:square():mean()
+        end
+        loss:backward()
+        assert(loss:isfinite():item(), name)
+        print(name)
+      end
+      local ids = dm.randint(16, {1, 8})
+      local images = dm.randn(1, 3, 16, 16)
+      step("resnet18", models.resnet18{num_classes = 16, small_stem = true}, images)
+      step("vit", models.vit_s_16{image_size = 16, patch_size = 8, num_layers = 1,
+        hidden_dim = 64, mlp_dim = 128, num_heads = 2}, images)
+      step("unet", models.unet{width = 8, depth = 2}, images)
+      step("gpt2", models.gpt2{vocab_size = 16, n_embd = 16, n_layer = 1, n_head = 2, dropout = 0,
+        block_size = 8}, ids, ids)
+      step("bert", models.bert{vocab_size = 16, hidden_size = 16, num_hidden_layers = 1,
+        num_attention_heads = 2, intermediate_size = 32, max_position_embeddings = 8}, ids, ids)
+      step("lstm", models.lstm_lm{vocab_size = 16, width = 16, n_layer = 1}, ids, ids)
+      step("linear", nn.Sequential{nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)}, dm.randn(4, 8))
+    ]])
+    assert.equal("resnet18\nvit\nunet\ngpt2\nbert\nlstm\nlinear\n", text)
+  end)
+
   it("counts nothing of a library that is left out", function()
     assert.same({cublaslt = {0, 0, 0, 0}, cudnn = {0, 0, 0, 0}},
       plans "DEMILUNE_CUBLASLT=0 DEMILUNE_CUDNN=0")

@@ -80,21 +80,36 @@ static int cuda_count_of(lua_State *L) {
   return 1;
 }
 
-/* cuda_plans(device) -> {library = {asked, memory, disk, refused}}: how often a kernel plan
-   was asked for, found in memory, found on disk, and refused. */
+/* Sets key = text in the table on top, unless the text is empty. */
+static void set_text(lua_State *L, const char *key, const char *text) {
+  if (!*text) return;
+  lua_pushstring(L, text);
+  lua_setfield(L, -2, key);
+}
+
+/* cuda_plans(device) -> {library = {asked, memory, disk, refused, state, reason, refusal}}: how
+   often a kernel plan was asked for, found in memory, found on disk, and refused; what became
+   of the library, and why. */
 static int cuda_plans(lua_State *L) {
   static const char *const names[] = {"asked", "memory", "disk", "refused"};
+  static const char *const states[] = {[DM_PLAN_UNTRIED] = "untried",
+                                       [DM_PLAN_OPEN] = "open",
+                                       [DM_PLAN_OFF] = "off",
+                                       [DM_PLAN_MISSING] = "missing"};
   dm_enter(L);
   dm_PlanCounts counts[DM_MAX_PLAN_LIBRARY];
   const dm_DeviceOps *ops = dm_device_ops(check_cuda(L, 1));
   const int n = ops->plans ? ops->plans(counts) : 0;
   lua_createtable(L, 0, n);
   for (int i = 0; i < n; i++) {
-    lua_createtable(L, 0, DM_N_PLAN);
+    lua_createtable(L, 0, DM_N_PLAN + 3);
     for (int k = 0; k < DM_N_PLAN; k++) {
       lua_pushinteger(L, counts[i].n[k]);
       lua_setfield(L, -2, names[k]);
     }
+    set_text(L, "state", states[counts[i].state]);
+    set_text(L, "reason", counts[i].reason);
+    set_text(L, "refusal", counts[i].refusal);
     lua_setfield(L, -2, counts[i].name);
   }
   return 1;

@@ -45,9 +45,19 @@ typedef enum dm_PlanCounter {
   DM_PLAN_REFUSED, /* the library had none: the back end's own kernel ran */
   DM_N_PLAN
 } dm_PlanCounter;
+typedef enum dm_PlanState {
+  DM_PLAN_UNTRIED, /* nothing has asked for it so far */
+  DM_PLAN_OPEN,
+  DM_PLAN_OFF,    /* the environment switches it off */
+  DM_PLAN_MISSING /* it cannot be opened, or does not serve */
+} dm_PlanState;
+enum { DM_PLAN_TEXT = 256 };
 typedef struct dm_PlanCounts {
   const char *name; /* of the library */
   int64_t n[DM_N_PLAN];
+  dm_PlanState state;
+  char reason[DM_PLAN_TEXT];  /* why it is off or missing; or empty */
+  char refusal[DM_PLAN_TEXT]; /* why it refused the last call that it did; or empty */
 } dm_PlanCounts;
 enum { DM_MAX_PLAN_LIBRARY = 4 };
 
