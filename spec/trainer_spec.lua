@@ -137,6 +137,41 @@ describe("Trainer", function()
     assert.near(0.002, history[3].lr, 1e-12)
   end)
 
+  it("steps a schedule behind a step that was done, and behind an epoch that had one", function()
+    local path = folder.path "skipped.safetensors"
+    local function schedule(optimizer)
+      return optim.lr_scheduler.StepLR(optimizer, {step_size = 1, gamma = 0.5})
+    end
+    -- The losses of `odd` are inf, so that the scaler skips their steps; the lr of each step.
+    local function rates(every, odd, resume, stop)
+      local seen, forwards = {}, 0
+      local trainer, run = begun{amp = "float16", schedule = schedule, schedule_every = every,
+        resume = resume, forward = function(model, x, y)
+          local loss = nn.functional.cross_entropy(model(x), y)
+          forwards = forwards + 1
+          return odd[forwards] and loss * math.huge or loss
+        end, callbacks = {on_step = function(self, step)
+          seen[#seen + 1] = self.optimizer.param_groups[1].lr
+          if step == stop then self:save(path) end
+        end}}
+      trainer.scaler = dm.amp.GradScaler{device = trainer.kind, init_scale = 16.0}
+      run.valid, run.epochs = nil, stop and 1 or 2
+      if resume then trainer:load(resume) end
+      trainer:fit(run)
+      return seen, trainer.optimizer.param_groups[1].lr
+    end
+    local seen = rates("step", {[1] = true, [3] = true})
+    assert.same({0.02, 0.01, 0.01, 0.005}, table.move(seen, 1, 4, 1, {}))
+    local _, last = rates("epoch", {true, true, true, true})
+    assert.equal(0.01, last) -- the second epoch's
+    _, last = rates("epoch", {true, true, true})
+    assert.equal(0.005, last)
+    -- one step was done before the file was written, none after
+    rates("epoch", {[2] = true}, nil, 2)
+    _, last = rates("epoch", {true, true}, path)
+    assert.equal(0.005, last)
+  end)
+
   it("transforms training batches, not those it evaluates; metrics get the loader's labels",
     function()
       local calls = 0

@@ -29,6 +29,8 @@ Trainer.class = "Trainer"
 -- amp              "float16" (with a GradScaler), "bfloat16"; "float32": no autocast
 -- clip             the largest norm that gradients keep (clip_grad_norm_)
 -- accumulate       batches to a step
+-- schedule         a scheduler; its step comes behind a step of the optimizer that was done, or
+--                  behind an epoch that had one: what the scaler skipped does not count
 -- batch_transform  (x, y) -> x, y of training batches, such as MixUp; the metrics get the y
 --                  from before
 -- ema              an AveragedModel of the model: updated after each step, and evaluated
@@ -174,6 +176,26 @@ local function group_size(self, i, total)
   return rest > 0 and i > total - rest and rest or self.accumulate
 end
 
+-- Whether the optimizer's last step was done: a scaler skips some, and tells by waiting.
+local function is_done(self)
+  return not self.scaler:is_enabled() or self.scaler:stepped(self.optimizer)
+end
+
+-- How many steps the epoch that runs has had, and how many of them the scaler skipped.
+local function steps_of_epoch(self)
+  local skipped = self.scaler:is_enabled() and self.scaler:stats().skipped or 0
+  local began = self.began
+  return self.steps - began.steps, skipped - began.skipped
+end
+
+-- Notes where the epoch's counts of steps begin: before those of the part that another process did.
+local function begin_steps(self)
+  local before = self.before or {steps = 0, skipped = 0}
+  self.before, self.began = nil, {steps = 0, skipped = 0}
+  local steps, skipped = steps_of_epoch(self)
+  self.began = {steps = steps - before.steps, skipped = skipped - before.skipped}
+end
+
 local function train_batch(self, values, group, x, y, ...)
   local _ <close> = core.scope()
   local labels = y
@@ -187,7 +209,9 @@ local function train_batch(self, values, group, x, y, ...)
     self.steps = self.steps + 1
     if self.ema then self.ema:update_parameters(self.model) end
     if self.log then self.log:step(self, loss) end
-    if self.schedule and self.schedule_every == "step" then self.schedule:step() end
+    if self.schedule and self.schedule_every == "step" and is_done(self) then
+      self.schedule:step()
+    end
     call_back(self, "on_step", self.steps, loss)
   end
 end
@@ -195,6 +219,7 @@ end
 local function train_epoch(self, loader, epochs)
   local values, total = start_metrics(self), loader.len and loader:len() or nil
   if self.log then self.log:begin() end
+  begin_steps(self)
   self.is_amid = true
   local batches = self.verbose and progress or function(over) return over:iter() end
   for i, x, y, z in batches(loader, {desc = ("epoch %d/%d"):format(self.epoch, epochs)}) do
@@ -245,6 +270,10 @@ function Trainer:save(path)
   local done = self.is_amid and self.epoch - 1 or self.epoch
   local state = {epoch = done, steps = self.steps, history = self.history,
     best_value = self.best_value, stalled = self.stalled, rng = core.get_rng_state()}
+  if self.is_amid then
+    local steps, skipped = steps_of_epoch(self)
+    state.before = {steps = steps, skipped = skipped}
+  end
   for _, name in ipairs(PARTS) do
     local part = part_of(self, name)
     state[name] = part and part:state_dict()
@@ -267,7 +296,7 @@ function Trainer:load(path)
   end
   self.epoch, self.steps, self.history = state.epoch, state.steps, state.history
   self.best_value, self.stalled = state.best_value, state.stalled
-  self.loader_state = state.loader
+  self.loader_state, self.before = state.loader, state.before
   core.set_rng_state(state.rng)
 end
 
@@ -307,6 +336,7 @@ local function one_epoch(self, o)
   self.model:train()
   call_back(self, "on_epoch_begin", self.epoch)
   local values = train_epoch(self, o.train, o.epochs)
+  local steps, skipped = steps_of_epoch(self)
   values.epoch, values.lr = self.epoch, self.optimizer.param_groups[1].lr
   call_back(self, "on_train_epoch_end", values)
   if o.valid then
@@ -314,7 +344,7 @@ local function one_epoch(self, o)
   end
   self.history[self.epoch] = values
   if self.log then self.log:epoch(self.steps, values) end
-  if self.schedule and self.schedule_every == "epoch" then
+  if self.schedule and self.schedule_every == "epoch" and steps > skipped then
     -- ReduceLROnPlateau takes the value that it monitors
     self.schedule:step(self.schedule.num_bad_epochs and (values.valid_loss or values.train_loss)
       or nil)
