@@ -547,8 +547,22 @@ describe("amp.report", function()
       local model = nn.Sequential{nn.Linear(8, 4)}
       local report = report_of(30, {dtype = "float16", scaler = scaler, model = model,
         x = dm.randn(128, 8) * 10})
-      assert.is_true(report.gradients.skipped > 0)
-      assert.not_matches("skipped", report.suggestion)
+      local g = report.gradients
+      assert.is_true(g.skipped > 0 and g.skipped_late == 0)
+      assert.equal(("nothing to change if the %d steps of 30 that were skipped came first"):format(
+        g.skipped), report.suggestion)
+      report = report_of(2, {dtype = "float16", scaler = amp.GradScaler{init_scale = 2.0^60}})
+      assert.matches("^2 of 2 steps were skipped: a scaler begins so", report.suggestion)
+    end)
+
+    it("to guard an op whose slope has no bound, when its steps are skipped", function()
+      local model = nn.Sequential{nn.Linear(8, 4), Fn(function(x) return x:relu():sqrt() end),
+        nn.Linear(4, 2)}
+      local report = report_of(3, {dtype = "float16", scaler = amp.GradScaler{init_scale = 64},
+        model = model})
+      assert.matches("^3 of 3 steps were skipped: the slope of sqrt in model%d*%[2%] Fn is not "
+        .. "finite at 0; guard its input$", report.suggestion)
+      assert.is_nil(tostring(report):find("fits", 1, true)) -- no scale does
     end)
 
     it("to guard an op whose gradient is not finite", function()
@@ -571,7 +585,8 @@ describe("amp.report", function()
     end)
 
     it("autocast, where there is none", function()
-      assert.matches("^nothing ran under autocast", report_of(1, {}).suggestion)
+      assert.matches("^no inf and no NaN; nothing ran under autocast", report_of(1, {}).suggestion)
+      assert.matches("^nothing ran under autocast", report_of(1, {check = false}).suggestion)
     end)
 
     it("float32, where casts cost more than they save", function()

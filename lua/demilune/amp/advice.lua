@@ -61,10 +61,27 @@ rule(function(s)
   end
 end)
 
+-- The ops whose slope is not finite at a border of where they are defined, and that border.
+local BORDERS = {sqrt = "0", rsqrt = "0", log = "0", log2 = "0", log10 = "0", log1p = "-1",
+  reciprocal = "0", div = "a divisor of 0", pow = "0", norm = "0", acos = "1 and -1",
+  asin = "1 and -1", acosh = "1", atanh = "1 and -1"}
+
 -- A scaler finds its scale by skipping the first steps. Later ones are too many.
+local function are_too_many(g) return g.skipped == g.steps or g.skipped_late > 0.2 * g.steps end
+
+-- No scale is low enough for such a slope: the next rule's advice would not help.
+rule(function(s)
+  local f, g = s.backward_fault, s.gradients
+  local border = f and is_finite(f) and BORDERS[f.within]
+  if border and g and g.skipped > 0 and are_too_many(g) then
+    return ("%d of %d steps were skipped: the slope of %s%s is not finite at %s; guard its input")
+      :format(g.skipped, g.steps, f.within, at(f), border)
+  end
+end)
+
 rule(function(s)
   local g = s.gradients
-  if g and (g.skipped == g.steps or g.skipped_late > 0.2 * g.steps) and g.skipped > 3 then
+  if g and are_too_many(g) and g.skipped > 3 then
     local f = s.backward_fault
     return ("%d of %d steps were skipped: the gradients overflow%s%s"):format(g.skipped, g.steps,
       f and ", first that of " .. f.within .. at(f) or "",
@@ -104,8 +121,8 @@ end)
 
 rule(function(s)
   if next(s.regions) == nil then
-    return "nothing ran under autocast: open amp.autocast{dtype = \"bfloat16\"} around the model "
-      .. "and the loss"
+    return (s.is_checked and "no inf and no NaN; " or "") .. "nothing ran under autocast: open "
+      .. "amp.autocast{dtype = \"bfloat16\"} around the model and the loss"
   end
 end)
 
@@ -130,6 +147,18 @@ rule(function(s)
   if worst and worst.bytes > 0.25 * all then
     return ("%s%s works in float32 (%s): %.0f %% of all activations; x:to(dtype) before it")
       :format(worst.op, at(worst), worst.reason, 100 * worst.bytes / all)
+  end
+end)
+
+-- The last rule: whoever looks for the cause of a skipped step wants to hear of it.
+rule(function(s)
+  local g = s.gradients
+  if g and g.skipped > 0 and g.skipped == g.steps then
+    return ("%d of %d steps were skipped: a scaler begins so; observe more of them, or set a "
+      .. "lower init_scale"):format(g.skipped, g.steps)
+  elseif g and g.skipped > 0 then
+    return ("nothing to change if the %d steps of %d that were skipped came first"):format(
+      g.skipped, g.steps)
   end
 end)
 

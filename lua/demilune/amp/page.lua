@@ -170,7 +170,7 @@ local function gradients(s, out)
   if t.scaled and g.scale then
     out[#out + 1] = ("  at the scaler's scale (%g now): %s"):format(g.scale, fit_text(t.scaled))
   end
-  if g.best_scale then
+  if g.best_scale and t.nan == 0 then -- no scale mends a NaN
     out[#out + 1] = ("  largest %.3g: a scale of 2^%d fits"):format(t.largest,
       math.floor(math.log(g.best_scale, 2) + 0.5))
   end

@@ -183,7 +183,7 @@ local function report(...)
   local o = bind(...)
   local fn = o.fn
   local self = setmetatable({
-    _trace = core._amp_trace(o.check), _open = false, _scaler = o.scaler,
+    _trace = core._amp_trace(o.check), _checks = o.check, _open = false, _scaler = o.scaler,
     _wanted = wanted_of(o.grads),
     _gradients = {of = setmetatable({}, {__mode = "k"}), rows = {}, total = {}, steps = 0,
       skipped = 0, skipped_late = 0, scaler = false},
@@ -327,7 +327,7 @@ end
 -- All values of a report in one table; see advice.lua and page.lua.
 local function all(self)
   local s = summary(self)
-  s.gradients, s.scaler = gradients(self), self._scaler
+  s.gradients, s.scaler, s.is_checked = gradients(self), self._scaler, self._checks
   s.forward_fault, s.backward_fault = nonfinite(self, false), nonfinite(self, true)
   s.suggestion = advice.suggest(s)
   return s
