@@ -286,6 +286,31 @@ describe("nn layers", function()
     assert.is_true(math.abs(w:std():item() / math.sqrt(1 / 200) - 1) < 0.05)
   end)
 
+  it("refuse a number or a table for x, and tell how a loader's loop begins", function()
+    local F, x, y = nn.functional, dm.ones(2, 3), dm.tensor{1, 2}
+    local hint = "; hint: a DataLoader gives i, x, y: `for i, x, y in loader`"
+    local function number(where, fn)
+      assert.is_truthy(fails("^spec/nn_spec.lua:%d+: ", fn):find(where
+        .. ": x: tensor expected, got number" .. hint, 1, true), where)
+    end
+    number("in model[1] Linear(3 -> 3): linear", function()
+      nn.Sequential{nn.Linear(3, 3)}(1, x)
+    end)
+    number("in ReLU: relu", function() nn.ReLU()(1) end)
+    number("conv2d", function() F.conv2d(1, dm.ones(2, 1, 3, 3)) end)
+    number("embedding", function() F.embedding(1, x) end)
+    number("cross_entropy", function() F.cross_entropy(1, y) end)
+    for _, name in ipairs{"BatchNorm2d", "InstanceNorm1d", "LazyBatchNorm1d", "LazyConv2d"} do
+      number(name, function() nn[name](3, name == "LazyConv2d" and 3 or nil)(1) end)
+    end
+    number("LazyLinear", function() nn.LazyLinear(3)(1) end)
+    fails("linear: x: tensor expected, got table\n", nn.Linear(3, 3), {1, 2, 3})
+    fails("^[^;]*softmax: x: tensor expected, got number\n", F.softmax, 1, 1)
+    fails("mse_loss: target: tensor expected, got number\n", F.mse_loss, x, 1)
+    fails("mse_loss: reduction: 'sums' is none of", F.mse_loss, x, x, "sums")
+    assert.equal(x:polygamma(1)[1][1]:item(), dm.polygamma(1, x)[1][1]:item())
+  end)
+
   it("Conv2d padding 'same' keeps the plane for even kernels too", function()
     for _, k in ipairs{1, 2, 3, 4} do
       assert.same({1, 2, 7, 6}, {table.unpack(nn.Conv2d(1, 2, k, {padding = "same"})(

@@ -4,9 +4,10 @@
 
    Arguments. Their types decide: in order, a tensor fills the next tensor slot, any other
    value the next attribute; a number fills a tensor slot whose signature allows it. So
-   gather(x, dim, index) and layer_norm(x, {5}, w, b) need no rules of their own. A last
-   argument that is a table with names holds options. Positions (dims, indices) become counts
-   from 0.
+   gather(x, dim, index) and layer_norm(x, {5}, w, b) need no rules of their own. The first
+   argument of an op that wants a tensor is one, or a number that may stand for one, except in
+   polygamma(n, x). A last argument that is a table with names holds options. Positions (dims,
+   indices) become counts from 0.
 
    Memory. The handles of the outputs are pushed before the call, so that a failure of Lua's
    allocator finds nothing to lose. A call for which the engine has no memory is tried once
@@ -76,13 +77,33 @@ static const char *takes(Args *a) {
   return lua_tostring(L, -1);
 }
 
+/* Whether the call is within a module's forward. */
+static bool is_within_module(lua_State *L) {
+  dm_push_caller(L, "inside");
+  const bool within = lua_pcall(L, 0, 1, 0) == LUA_OK && lua_rawlen(L, -1) > 0;
+  lua_pop(L, 1);
+  return within;
+}
+
+/* The hint for a number where a layer's or a loss's input was wanted, as `for x, y in loader`
+   gives: the first value of a loader is the number of the batch. */
+static const char *batch_hint(const Args *a, const char *name) {
+  if (a->g->n_tensor == 0 || name != a->g->tensor[0] || lua_type(a->L, 1) != LUA_TNUMBER)
+    return "";
+  bool is_layer = false;
+  for (int k = 1; k < a->g->n_tensor; k++)
+    is_layer |= !strcmp(a->g->tensor[k], "weight") || !strcmp(a->g->tensor[k], "target");
+  if (!is_layer && !is_within_module(a->L)) return "";
+  return "; hint: a DataLoader gives i, x, y: `for i, x, y in loader`";
+}
+
 /* Raises an error about argument `name`; frees the call's tensors first. */
 static int bad(Args *a, const char *name, int i, const char *wanted) {
   free_temps(a);
   const char *got =
       lua_type(a->L, i) == LUA_TSTRING ? lua_tostring(a->L, i) : luaL_typename(a->L, i);
-  return dm_raise_text(a->L, "%s: %s: %s expected, got %s%s", a->op->name, name, wanted, got,
-                       takes(a));
+  return dm_raise_text(a->L, "%s: %s: %s expected, got %s%s%s", a->op->name, name, wanted, got,
+                       batch_hint(a, name), takes(a));
 }
 
 /* The integer at i; raises for any other value, also for a string that looks like a
@@ -130,6 +151,10 @@ static int64_t to_choice(Args *a, const dm_AttrSpec *s, int i) {
     if (len == n && memcmp(p, word, n) == 0) return k;
     p += len + (end != NULL);
   }
+  /* mse_loss(x, 1): the number stands where a tensor is missing */
+  if (!word || lua_type(a->L, i) == LUA_TNUMBER)
+    if (i <= a->top && a->n_tensor < a->g->n_required)
+      bad(a, a->g->tensor[a->n_tensor], i, "tensor");
   free_temps(a);
   dm_raise_text(a->L, "%s: %s: '%s' is none of %s", a->op->name, s->name,
                 word ? word : luaL_typename(a->L, i), s->choices);
@@ -430,6 +455,11 @@ static bool skips_dims(const Args *a, const dm_AttrSpec *s) {
          s[1].kind == A_NUM;
 }
 
+/* Whether PyTorch's order has the number before the tensor: polygamma(n, x). */
+static bool is_number_first(const Args *a, const dm_AttrSpec *s) {
+  return a->g->n_tensor == 1 && s && s->required && is_number(s) && dm_handle(a->L, 2);
+}
+
 /* Distributes the arguments first .. last over the slots by the rules at the head of this
    file. nil skips an optional tensor or leaves an attribute at its default. Raises on an
    argument too many and on a value of the wrong type. */
@@ -459,7 +489,8 @@ static void read_positional(Args *a, int first, int last) {
     /* A last {} is an empty table of options, unless the next attribute is a list. */
     const dm_AttrSpec *s = next_attr(a);
     if (i == last && is_empty_table(L, i) && !(s && is_list(s))) break; /* no options */
-    if (slot < a->g->n_required && (!s || type == LUA_TNIL || type == LUA_TUSERDATA))
+    const bool leads = i == 1 && wants_tensor && !a->g->list && !is_number_first(a, s);
+    if (slot < a->g->n_required && (!s || type == LUA_TNIL || type == LUA_TUSERDATA || leads))
       bad(a, a->g->tensor[slot], i, "tensor");
     if (!s) {
       free_temps(a);

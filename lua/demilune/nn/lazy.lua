@@ -5,6 +5,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local check_input = require "demilune.nn.input"
 local options = require "demilune.options"
 
 local layers = {}
@@ -66,13 +67,17 @@ end
 
 lazy(require("demilune.nn.linear").Linear, "in_features",
   "out_features: integer, bias: boolean = true, device?: device, dtype?: dtype", "linear",
-  function(_, x) return x:size(-1) end, {"weight"}, function(t) return t:size(-1) end)
+  function(self, x)
+    check_input(self.class, x)
+    return x:size(-1)
+  end, {"weight"}, function(t) return t:size(-1) end)
 
 -- ---- convolutions and norms, of `dims` dims behind the channels ----
 
 -- The size of the channels of x (N, C, ...) or (C, ...).
 local function channels_of(dims)
   return function(self, x)
+    check_input(self.class, x)
     local rank = x:dim()
     if rank ~= dims + 1 and rank ~= dims + 2 then
       caller.raise("%s: x is %s, wanted %d or %d dims", self.class, tostring(x.shape), dims + 1,
@@ -85,6 +90,7 @@ end
 -- Batch norms take (N, C, ...) alone, the one of one dim also (N, C).
 local function batch_channels(dims)
   return function(self, x)
+    check_input(self.class, x)
     local rank = x:dim()
     if rank ~= dims + 2 and not (dims == 1 and rank == 2) then
       caller.raise("%s: x is %s, wanted %d dims", self.class, tostring(x.shape), dims + 2)

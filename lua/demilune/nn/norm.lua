@@ -4,6 +4,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local check_input = require "demilune.nn.input"
 local options = require "demilune.options"
 local Module = require "demilune.nn.module"
 
@@ -55,6 +56,7 @@ local function batch_norm(name, wanted, ranks)
   end
 
   function Norm:forward(x)
+    check_input(name, x)
     if not ranks[x:dim()] then
       caller.raise("%s: x is %s, wanted %s", name, tostring(x.shape), wanted)
     end
@@ -83,6 +85,7 @@ local function instance_norm(dims, wanted)
   function Norm:init(...) begin(self, bind(...)) end
 
   function Norm:forward(x)
+    check_input(name, x)
     local rank = x:dim()
     if rank ~= dims + 1 and rank ~= dims + 2 then
       caller.raise("%s: x is %s, wanted %s, N or not", name, tostring(x.shape), wanted)
