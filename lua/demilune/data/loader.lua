@@ -54,16 +54,17 @@ DataLoader.__len = function(self)
     .. "give it a len(), or count them in a loop", self.dataset.class or "stream")
 end
 
--- DataLoader(set, {batch_size =, shuffle =, num_workers =, ...}). The seed is by
--- default the one of dm.manual_seed; with generator = dm.Generator() it is drawn from
--- that, once: every epoch follows from it. The set may be a stream (data.IterableDataset),
--- which comes in its own order. num_workers = n: so many threads make batches, prefetch_factor
--- of them each, while the program works on the one in hand. Of tensors, images and tokens they
--- are C threads; a data set written in Lua runs in Lua states of their own, each with a copy of
--- the set as it is when the epoch begins (data/travel.lua tells what can be copied); a stream
--- takes one. What samples draw by dm.rand and its like follows from the seed, the epoch and the
--- batch, so that batches are the same bits for every number of workers; what they draw by
--- math.random is not. batch_sampler in place of batch_size, shuffle, sampler and
+-- DataLoader(set, {batch_size =, shuffle =, num_workers =, ...}). The seed is by default the one
+-- of dm.manual_seed; with generator = dm.Generator() it is drawn from that, once: every epoch
+-- follows from it and from its number. A new loader begins with the first epoch's order again,
+-- so make one before the loop over epochs. The set may be a stream (data.IterableDataset), which
+-- comes in its own order. num_workers = n: so many threads make batches, prefetch_factor of them
+-- each, while the program works on the one in hand. Of tensors, images and tokens they are C
+-- threads; a data set written in Lua runs in Lua states of their own, each with a copy of the
+-- set as it is when the epoch begins (open files and coroutines cannot be copied: open them in
+-- get); a stream takes one. What samples draw by dm.rand and its like follows from the seed, the
+-- epoch and the batch, so that batches are the same bits for every number of workers; what they
+-- draw by math.random is not. batch_sampler in place of batch_size, shuffle, sampler and
 -- drop_last: batches(epoch), a list of lists of positions, and len().
 -- pin_memory = true: batches lie in memory that x:to("cuda", {non_blocking = true})
 -- copies from without waiting. device = "cuda": they lie on that device, and the next
