@@ -585,6 +585,15 @@ describe("dm.progress:", function()
     assert.matches("^epoch 1  100%%  4/4  %S+ samples/s  0:00  loss 0.2500\n$", text)
   end)
 
+  it("writes NaN of either sign as nan", function()
+    for _, nan in ipairs{0 / 0, -(0 / 0)} do
+      local text = written(function(file)
+        for _ in dm.progress(1, {file = file}) do dm.progress.set{loss = nan} end
+      end)
+      assert.matches("  loss nan\n$", text)
+    end
+  end)
+
   it("runs over counts, lists and iterators", function()
     written(function(file)
       local seen = {}

@@ -4,6 +4,7 @@ local dm = require "demilune"
 local device = require("spec.device").type
 local events = require "spec.events"
 local folder = require "spec.folder"
+local warnings = require "spec.warnings"
 local nn, optim, data = dm.nn, dm.optim, dm.data
 setup(folder.make)
 teardown(folder.remove)
@@ -157,7 +158,7 @@ describe("Trainer", function()
       trainer.scaler = dm.amp.GradScaler{device = trainer.kind, init_scale = 16.0}
       run.valid, run.epochs = nil, stop and 1 or 2
       if resume then trainer:load(resume) end
-      trainer:fit(run)
+      warnings(function() trainer:fit(run) end)
       return seen, trainer.optimizer.param_groups[1].lr
     end
     local seen = rates("step", {[1] = true, [3] = true})
@@ -170,6 +171,34 @@ describe("Trainer", function()
     rates("epoch", {[2] = true}, nil, 2)
     _, last = rates("epoch", {true, true}, path)
     assert.equal(0.005, last)
+  end)
+
+  it("warns once of a loss that is NaN, and of an epoch without a step; prints no -nan", function()
+    local function warned(opts, nan)
+      local trainer, run, model = begun(opts)
+      if nan then model[1].weight.data:fill_(0 / 0) end
+      return warnings(function() trainer:fit(run) end), trainer
+    end
+    local texts = warned({amp = "float16"}, true)
+    assert.equal(1, #texts)
+    assert.matches("^spec/trainer_spec.lua:%d+: warning: Trainer: epoch 1: the loss is nan, and "
+      .. "4 of 4 steps were skipped; hint: dm.amp.report", texts[1])
+    local print_, printed = print, {}
+    _G.print = function(text) printed[#printed + 1] = text end
+    local ok, problem = pcall(function() texts = warned({verbose = true}, true) end)
+    _G.print = print_
+    assert.is_true(ok, problem)
+    assert.equal(1, #texts)
+    assert.matches("epoch 1: the loss is nan; hint", texts[1])
+    assert.matches("^epoch 1: .*train_loss nan, .*valid_loss nan$", printed[1])
+    assert.same({}, warned{amp = "float16"})
+    texts = warned{amp = "float16", forward = function(model, x, y)
+      local scores = model(x)
+      local loss = nn.functional.cross_entropy(scores, y)
+      return model.training and loss * 1e38 or loss, scores
+    end}
+    assert.equal(1, #texts)
+    assert.matches("epoch 1: 4 of 4 steps were skipped; hint", texts[1])
   end)
 
   it("transforms training batches, not those it evaluates; metrics get the loader's labels",
@@ -292,7 +321,8 @@ describe("Trainer", function()
           error "killed"
         end
       end})
-      local rest = run(path)
+      local rest
+      assert.same({}, warnings(function() rest = run(path) end)) -- nor of no batches left
       assert.equal(10, rest.steps)
       assert.equal(2, #rest.history)
       assert.is_true(dm.equal(whole.model[1].weight.data, rest.model[1].weight.data), k)

@@ -31,6 +31,7 @@ end
 
 local function short(v)
   if math.type(v) ~= "float" then return tostring(v) end
+  if v ~= v then return "nan" end -- C writes some as -nan
   local size = math.abs(v)
   local plain = size == 0 or size >= 1e-3 and size < 1e5
   return (plain and "%.4f" or "%.3e"):format(v)

@@ -216,20 +216,22 @@ local function train_batch(self, values, group, x, y, ...)
   end
 end
 
+-- -> the values, and how many batches there were: none where only the epoch's end was left.
 local function train_epoch(self, loader, epochs)
-  local values, total = start_metrics(self), loader.len and loader:len() or nil
+  local values, total, n = start_metrics(self), loader.len and loader:len() or nil, 0
   if self.log then self.log:begin() end
   begin_steps(self)
   self.is_amid = true
   local batches = self.verbose and progress or function(over) return over:iter() end
   for i, x, y, z in batches(loader, {desc = ("epoch %d/%d"):format(self.epoch, epochs)}) do
     train_batch(self, values, group_size(self, i, total), moved(self.device, x, y, z))
+    n = n + 1
     if self.verbose then
       progress.set{samples = #x, loss = i % 10 == 1 and values.loss:compute() or nil}
     end
   end
   self.is_amid = false
-  return compute_metrics(values, "train_", {})
+  return compute_metrics(values, "train_", {}), n
 end
 
 --- The loss and the metrics over the batches of a loader, in eval mode and without gradients;
@@ -319,6 +321,19 @@ local function check_improvement(self, values)
   return not self.patience or self.stalled < self.patience
 end
 
+-- Says once that an epoch came to nothing: that its loss is NaN, or that no step of it was done.
+local function warn_of_nothing(self, values, steps, skipped)
+  local is_nan = values.train_loss ~= values.train_loss
+  local none_done = steps > 0 and skipped == steps
+  if self.has_warned or not (is_nan or none_done) then return end
+  self.has_warned = true
+  local counts = ("%d of %d steps were skipped"):format(skipped, steps)
+  local what = not is_nan and counts
+    or "the loss is nan" .. (skipped > 0 and ", and " .. counts or "")
+  caller.warn("Trainer: epoch %d: %s; hint: dm.amp.report() names the op, and "
+    .. "dm.help \"guide nan\" the causes", self.epoch, what)
+end
+
 -- The line of an epoch.
 local function show(self, values)
   if self.report then return print(self.report(self, values)) end
@@ -327,7 +342,10 @@ local function show(self, values)
     if type(values[name]) == "number" and name ~= "epoch" then names[#names + 1] = name end
   end
   table.sort(names)
-  for i, name in ipairs(names) do words[i] = ("%s %.4g"):format(name, values[name]) end
+  for i, name in ipairs(names) do
+    local v = values[name]
+    words[i] = name .. " " .. (v ~= v and "nan" or ("%.4g"):format(v)) -- C writes some as -nan
+  end
   print(("epoch %d: %s"):format(self.epoch, table.concat(words, ", ")))
 end
 
@@ -335,8 +353,9 @@ local function one_epoch(self, o)
   self.epoch = self.epoch + 1
   self.model:train()
   call_back(self, "on_epoch_begin", self.epoch)
-  local values = train_epoch(self, o.train, o.epochs)
+  local values, n_batches = train_epoch(self, o.train, o.epochs)
   local steps, skipped = steps_of_epoch(self)
+  if n_batches > 0 then warn_of_nothing(self, values, steps, skipped) end
   values.epoch, values.lr = self.epoch, self.optimizer.param_groups[1].lr
   call_back(self, "on_train_epoch_end", values)
   if o.valid then
