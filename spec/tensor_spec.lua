@@ -93,6 +93,20 @@ describe("a tensor", function()
     assert.is_true(rawequal(h, h:type_as(h)))
   end)
 
+  it("takes its dtype by position, as zeros does, and no second value", function()
+    assert.equal("float16", dm.tensor({1, 2}, "float16").dtype)
+    local w = dm.tensor({1, 2}, "float64", {requires_grad = true})
+    assert.equal("float64", w.dtype)
+    assert.is_true(w.requires_grad)
+    assert.equal("int64", dm.tensor({1, 2}, nil, nil).dtype)
+    local hint = " is one too many; hint: dm.tensor{1, 2, 3}"
+    assert.refuses("tensor_spec.lua:%d+: tensor: argument 2" .. hint,
+      function() dm.tensor(1, 2, 3) end)
+    assert.refuses("tensor: argument 3" .. hint, function() dm.tensor({1}, "int32", 2) end)
+    assert.refuses("tensor: argument 3" .. hint, function() dm.tensor({1}, {}, {}) end)
+    assert.refuses("'float61'", function() dm.tensor({1}, "float61") end)
+  end)
+
   it("knows its shape, dtype and size", function()
     assert.equal("{2, 3}", tostring(x.shape))
     assert.equal("int64", x.dtype)

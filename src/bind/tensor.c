@@ -183,15 +183,32 @@ static int push_values(lua_State *L, State *S, dm_DType t, int64_t device) {
   return dm_push_call(L, S, DM_OP_to_device, 1, &at, attr);
 }
 
-/* dm.tensor(table, number or tensor, {dtype =, device =, requires_grad =}) -> a new leaf.
-   Raises on an unknown option, a ragged table, or requires_grad for a dtype that is not
+/* Leaves the value and a table of options, or nil, of dm.tensor's arguments; the dtype may be
+   given by position between them, as zeros and randn take it. Raises on others. */
+static dm_DType new_arguments(lua_State *L) {
+  dm_DType t = DM_NO_DTYPE;
+  const int top = lua_gettop(L);
+  lua_settop(L, top > 3 ? top : 3);
+  if (lua_type(L, 2) == LUA_TSTRING) {
+    t = dm_check_dtype(L, 2);
+    lua_remove(L, 2);
+  }
+  for (int i = 2; i <= lua_gettop(L); i++)
+    if (!lua_isnil(L, i) && !(i == 2 && lua_istable(L, i)))
+      dm_raise_text(L, "tensor: argument %d is one too many; hint: dm.tensor{1, 2, 3}",
+                    t == DM_NO_DTYPE ? i : i + 1);
+  lua_settop(L, 2);
+  return t;
+}
+
+/* dm.tensor(table, number or tensor, dtype, {dtype =, device =, requires_grad =}) -> a new
+   leaf. Raises on an unknown option, a ragged table, or requires_grad for a dtype that is not
    float. */
 static int tensor_new(lua_State *L) {
   State *S = dm_enter(L);
-  lua_settop(L, 2);
   static const char *const names[] = {"dtype", "device", "requires_grad"};
+  dm_DType t = new_arguments(L);
   if (lua_istable(L, 2)) dm_check_options(L, "tensor", 2, DM_COUNT(names), names);
-  dm_DType t = DM_NO_DTYPE;
   if (dm_option(L, 2, "dtype") != LUA_TNIL) t = dm_check_dtype(L, -1);
   const int64_t device = device_option(L, 2);
   const bool grad = dm_option_bool(L, 2, "requires_grad", false);

@@ -5,7 +5,8 @@
 
 --- Makes a new tensor of a number, a boolean, a table of them (nested as its dims are) or another
 --- tensor, whose elements are copied. A ragged table raises. Numbers become the default float
---- dtype, or int64 where all are integers.
+--- dtype, or int64 where all are integers. The dtype may stand before the options.
+---@overload fun(data: any, dtype: string, opts?: demilune.TensorOptions): demilune.Tensor
 ---@param data number|boolean|table|demilune.Tensor
 ---@param opts? demilune.TensorOptions dtype, device, requires_grad
 ---@return demilune.Tensor (shape of the table)
@@ -13,6 +14,7 @@
 ---local x = dm.tensor({{1, 2}, {3, 4.5}}, {dtype = "float16"})
 ---x.shape  --> {2, 2}
 ---dm.tensor{1, 2}.dtype  --> "int64"
+---dm.tensor({1, 2}, "float64").dtype  --> "float64"
 ---dm.tensor{1, 2.5}.dtype  --> "float32"
 ---```
 ---@name dm.tensor
