@@ -1,6 +1,8 @@
 -- What a Lua programmer expects of values, loops and errors.
 local dm = require "demilune"
 local caller = require "demilune.caller"
+local late = require "demilune.late"
+local options = require "demilune.options"
 local nn, optim, data = dm.nn, dm.optim, dm.data
 
 local function rows(t) return t:totable() end
@@ -193,6 +195,24 @@ describe("a slip of the pen", function()
     assert.refuses("demilune has no 'zeross'; did you mean 'zeros'", function()
       local _ = dm.zeross(3)
     end)
+    assert.refuses("did you mean 'eval'", function() m:evaluate() end) -- it begins so
+    assert.refuses("did you mean 'rand'", function() local _ = dm.arnd(3) end) -- one edit
+  end)
+
+  it("gets the name that PyTorch's has here", function()
+    assert.refuses("demilune has no 'F'; did you mean 'nn.functional'?",
+      function() dm.F.relu(dm.ones(1)) end)
+    assert.refuses("did you mean 'manual_seed'", function() dm.seed(1) end)
+    assert.refuses("did you mean 'amp.autocast'", function() dm.autocast{} end)
+    assert.refuses("a tensor has no 'numpy'; hint: x:totable%(%), or demilune convert",
+      function() dm.ones(1):numpy() end)
+    assert.is_nil(dm.F)
+  end)
+
+  it("gets none that has nothing to do with it", function()
+    for _, word in ipairs{"F", "warmup", "codes", "seed"} do
+      assert.is_nil(options.nearest(word, late.names(dm)), word)
+    end
   end)
 
   it("is none where a program asks whether a name is there", function()
@@ -436,7 +456,8 @@ describe("the module", function()
       assert.is_nil(nn.functional[name], name)
     end
     for name in pairs(dm) do
-      assert.is_true(name == "_VERSION" or name:sub(1, 1) ~= "_", name)
+      local is_version = name == "_VERSION" or name == "__version__"
+      assert.is_true(is_version or name:sub(1, 1) ~= "_", name)
     end
   end)
 end)

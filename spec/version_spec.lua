@@ -11,7 +11,11 @@ end
 describe("the version", function()
   local version = text_of "src/demilune.h":match '#define DM_VERSION "(%d+%.%d+%.%d+)"'
 
-  it("is dm._VERSION", function() assert.equal("demilune " .. version, dm._VERSION) end)
+  it("is dm._VERSION, by the names that people try as well", function()
+    assert.equal("demilune " .. version, dm._VERSION)
+    assert.equal(dm._VERSION, dm.version)
+    assert.equal(dm._VERSION, dm.__version__)
+  end)
 
   it("has a section of its own at the top of the list of changes", function()
     assert.equal(version, text_of "rockspec/CHANGELOG.md":match "\n## (%d+%.%d+%.%d+)")

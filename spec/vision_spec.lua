@@ -68,8 +68,8 @@ describe("boxes", function()
   it("refuse unknown formats and options", function()
     assert.refuses("box_convert: out_fmt is 'yxyx', wanted 'xyxy', 'xywh' or 'cxcywh'",
       function() vision.box_convert(dm.zeros(1, 4), "xyxy", "yxyx") end)
-    assert.refuses("box_iou: unknown option 'format'; did you mean 'fmt'", function()
-      vision.box_iou(dm.zeros(1, 4), dm.zeros(1, 4), {format = "xywh"})
+    assert.refuses("box_iou: unknown option 'fmat'; did you mean 'fmt'", function()
+      vision.box_iou(dm.zeros(1, 4), dm.zeros(1, 4), {fmat = "xywh"})
     end)
     assert.refuses("generalized_box_iou_loss: boxes are {1, 4} and {2, 4}, wanted the same",
       function() vision.generalized_box_iou_loss(dm.zeros(1, 4), dm.zeros(2, 4)) end)

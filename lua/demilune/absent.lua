@@ -44,8 +44,9 @@ local function fails_at(level, name)
 end
 
 --- An __index for a table that is called `what` in messages; names() gives the set of names,
---- {[name] = anything}. It must be called by the code that reads, or by a tail call.
-return function(what, names)
+--- {[name] = anything}. It must be called by the code that reads, or by a tail call. known: {[name] =
+--- what it is here}, of names of PyTorch's that spelling does not find.
+return function(what, names, known)
   local nearest = {} -- a name that was asked for -> the nearest one, or false
   return function(_, name)
     local near = nearest[name]
@@ -53,7 +54,8 @@ return function(what, names)
     if near == nil then
       if type(name) ~= "string" then return nil end
       local set = name:find "^%a[%w_]*$" and names() or {}
-      near = rawget(set, name) == nil and options.nearest(name, set) or false
+      near = known and known[name]
+        or rawget(set, name) == nil and options.nearest(name, set) or false
       nearest[name] = near
     end
     if not near then return nil end

@@ -64,7 +64,7 @@ local FUNCTIONS = {
 -- Names of the core with an underscore are for this library's own files and the tests.
 local function is_public(name) return type(name) == "string" and name:sub(1, 1) ~= "_" end
 
-local dm = {_VERSION = core._VERSION}
+local dm = {_VERSION = core._VERSION, __version__ = core._VERSION, version = core._VERSION}
 for name, value in pairs(core) do
   if is_public(name) then dm[name] = value end
 end
@@ -85,8 +85,13 @@ for _, name in ipairs{"cpu_info", "memory_stats"} do
   dm[name] = function(...) return shown(of(...)) end
 end
 
+-- Names by which PyTorch's users ask for what has another one here.
+local KNOWN = {F = "nn.functional", functional = "nn.functional", seed = "manual_seed",
+  autocast = "amp.autocast", GradScaler = "amp.GradScaler", Tensor = "tensor",
+  Module = "nn.Module", DataLoader = "data.DataLoader", as_tensor = "tensor"}
+
 local absent = require "demilune.absent"
-local absent_here = absent("demilune", function() return late.names(dm) end)
+local absent_here = absent("demilune", function() return late.names(dm) end, KNOWN)
 
 -- A module of this library, which has hints for names that it lacks.
 local function with_hints(name, module)

@@ -539,7 +539,9 @@ describe("regions", function()
       ["dtype is 'int64'"] = {dtype = "int64"},
       ["enabled is 0, wanted true or false"] = {enabled = 0},
       ["no op 'softmaxx'; did you mean 'softmax'"] = {policy = {softmaxx = "fp32"}},
-      ["unknown policy 'fp64' of softmax; did you mean 'fp32'"] = {policy = {softmax = "fp64"}},
+      ["unknown policy 'promot' of softmax; did you mean 'promote'"] =
+        {policy = {softmax = "promot"}},
+      ["unknown policy 'fp64' of softmax, wanted lower_precision"] = {policy = {softmax = "fp64"}},
       ["relu has no option dtype"] = {policy = {relu = "fp32_set_opt_dtype"}},
       ["zeros takes no tensor"] = {policy = {zeros = "fp32"}},
       ["policy is a string"] = {policy = "fp32"},

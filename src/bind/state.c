@@ -15,6 +15,7 @@
    Errors. dm_raise puts the user's file and line in front of dm_error(). The user's line is
    that of the first Lua function on the stack whose source is outside the library's folder,
    so an error in nn.Linear names the script that called it. */
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -520,44 +521,51 @@ bool dm_option_bool(lua_State *L, int i, const char *key, bool def) {
   return v;
 }
 
-/* Levenshtein's distance: the edits that turn a into b, row by row of Wagner and Fischer's
-   table. Of a long word it is the bound max(n, m), which is near to nothing. */
+/* The edits that turn a into b: letters added, dropped, changed, or two neighbours exchanged.
+   Row by row of Wagner and Fischer's table, of which an exchange needs the row before the last.
+   Of a long word it is the bound max(n, m), which is near to nothing. */
 static int distance(const char *a, const char *b) {
   enum { MAX = 32 };
-  int row[MAX + 1];
+  int rows[3][MAX + 1];
   const int n = (int)strlen(a), m = (int)strlen(b);
   if (n > MAX || m > MAX) return n > m ? n : m;
-  for (int j = 0; j <= m; j++) row[j] = j;
+  for (int j = 0; j <= m; j++) rows[0][j] = j;
   for (int i = 1; i <= n; i++) {
-    int diag = row[0];
+    int *const row = rows[i % 3], *const up = rows[(i + 2) % 3],
+               *const above = rows[(i + 1) % 3];
     row[0] = i;
     for (int j = 1; j <= m; j++) {
-      const int up = row[j], change = diag + (a[i - 1] != b[j - 1]);
-      int best = up + 1 < row[j - 1] + 1 ? up + 1 : row[j - 1] + 1;
-      if (change < best) best = change;
+      int best = up[j - 1] + (a[i - 1] != b[j - 1]);
+      if (up[j] + 1 < best) best = up[j] + 1;
+      if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+          above[j - 2] + 1 < best)
+        best = above[j - 2] + 1;
       row[j] = best;
-      diag = up;
     }
   }
-  return row[m];
+  return rows[n % 3][m];
 }
 
-/* The first of the names with the least distance to word, at most `most`; or NULL. */
-static const char *nearest_within(const char *word, int n, const char *const *names, int most) {
+/* How far from a word a name is near: a third of the word's letters, or half of them where one
+   begins with the other, as `evaluate` with `eval`. Beyond, names have nothing to do with it.
+ */
+static int reach(const char *word, const char *name) {
+  const size_t n = strlen(word), m = strlen(name), both = n < m ? n : m;
+  return (int)(both > 2 && memcmp(word, name, both) == 0 ? n / 2 : n / 3);
+}
+
+/* The first of the near names with the least distance. */
+const char *dm_nearest(const char *word, int n, const char *const *names) {
   const char *best = NULL;
+  int least = INT_MAX;
   for (int i = 0; i < n; i++) {
     const int d = distance(word, names[i]);
-    if (d <= most) {
-      most = d - 1;
-      best = names[i];
-    }
+    if (d >= least || d > reach(word, names[i])) continue;
+    least = d;
+    best = names[i];
   }
   return best;
-}
-
-/* Near means: at most half of the word's letters are edits. */
-const char *dm_nearest(const char *word, int n, const char *const *names) {
-  return nearest_within(word, n, names, (int)strlen(word) / 2);
 }
 
 /* The order of strcmp, for qsort of an array of strings. */
@@ -566,10 +574,10 @@ static int by_bytes(const void *a, const void *b) {
 }
 
 /* _nearest(word, {[name] = anything}) -> the name nearest to word, or nil when none is near.
-   The first in the alphabet wins a tie; two edits are near even to a short word. */
+   The first in the
+   alphabet wins a tie. */
 static int nearest(lua_State *L) {
   const char *word = luaL_checkstring(L, 1);
-  const int most = (int)dm_max_i64(2, (int64_t)strlen(word) / 2);
   int n = 0;
   luaL_checktype(L, 2, LUA_TTABLE);
   for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1)) n++;
@@ -579,7 +587,7 @@ static int nearest(lua_State *L) {
   for (lua_pushnil(L); lua_next(L, 2) && n < most_names; lua_pop(L, 1))
     if (lua_type(L, -2) == LUA_TSTRING) names[n++] = lua_tostring(L, -2);
   qsort(names, (size_t)n, sizeof *names, by_bytes);
-  lua_pushstring(L, nearest_within(word, n, names, most));
+  lua_pushstring(L, dm_nearest(word, n, names));
   return 1;
 }
 

@@ -413,6 +413,10 @@ static int no_such_name(lua_State *L, const char *key) {
         "a tensor has no '%s'; hint: max(dim) and its like return two tensors, "
         "as in local values, indices = x:max(1)",
         key);
+  if (strcmp(key, "numpy") == 0)
+    return dm_raise_text(L,
+                         "a tensor has no 'numpy'; hint: x:totable(), or demilune convert for "
+                         "a file that NumPy reads");
   best = dm_nearest(key, n, names);
   if (best) return dm_raise_text(L, "a tensor has no '%s'; did you mean '%s'?", key, best);
   return dm_raise_text(L, "a tensor has no '%s'", key);
