@@ -167,13 +167,15 @@ end
 1 + 1;
 _
 nn.Linear(2, 3)
+no_such_name
+local quiet = 1
 x y
 ]])
     for _, part in ipairs{
       "2.  4.", "[float32 tensor {2, 2} cpu]",
       "> error: matmul: {2, 2} x {4, 2}: dim 2 of the left is 2, dim 1 of the right is 4",
       "stack traceback:\n\t[C]: in function 'demilune.", "\n2\n> {1, 2, a = {b = \"c\"}}\n> > 2\n",
-      "Linear(2 -> 3)", "error: syntax error near 'y'"} do
+      "Linear(2 -> 3)", "\n> nil\n> > error: syntax error near 'y'"} do
       assert.truthy(text:find(part, 1, true), part .. " in:\n" .. text)
     end
     assert.is_nil(text:find("cli/", 1, true), text) -- no frames of the prompt
@@ -195,6 +197,7 @@ dm.ones(2, 2):matmul(dm.ones(2, 2)).dtype
 :time x y
 :plot {1, 4, 9, 16}
 :plot nil
+:plot dm.plot.lines({1, 4, 9}, {title = "of its own"})
 dm.zeros(3, 16, 16)
 dm.zeros(3, 16, 16)
 z = 3
@@ -206,7 +209,7 @@ z + 1
     for _, pattern in ipairs{"relu%(x%)", "%d [mun]s   %[.*s%] of 9 x %d+", "MiB of tensors",
       "autocast is on for the cpu, with bfloat16", '"bfloat16"\n> autocast is off\n> "float32"',
       "error: autocast: dtype is 'float17'", "no command :tim; did you mean :time%?",
-      "inputs are in ", "error: /nonexistent/file", ":autocast DTYPE|off"} do
+      "inputs are in ", "error: /nonexistent/file", ":autocast DTYPE|off", "of its own\n"} do
       assert.matches(pattern, text)
     end
     assert.matches("└─", text)
@@ -315,6 +318,7 @@ describe("the command", function()
     assert.equal(script .. "\t2\t--x\t2\n2.0\n", text)
     assert.equal(0, status)
     assert.equal("4\n", (demilune "-e 'print(2 + 2)'"))
+    assert.equal("2 Linear\n", (demilune [[-e 'print(#dm.ones(2) .. " " .. nn.Linear.class)']]))
     assert.equal("true\n", (demilune "-l demilune -e 'print(demilune.ones ~= nil)'"))
     assert.matches("^demilune %d+%.%d+%.%d+  Lua 5%.4\n$", (demilune "--version"))
     assert.matches("demilune doctor", (demilune "--help"))

@@ -7,7 +7,7 @@ local cli = {}
 local USAGE = [[
 demilune                         the prompt
 demilune SCRIPT.lua ARGS...      runs a script; its arguments are in `arg`
-demilune -e CODE                 runs a piece of code
+demilune -e CODE                 runs a piece of code, with dm, nn, optim, amp, data as at the prompt
 demilune -l MODULE               requires a module first; -i: the prompt after all else
 demilune doctor                  what this machine has, what is missing, and what mends it
 demilune bench [--quick]         times a product of matrices, a call and three trainings
@@ -85,7 +85,10 @@ local function read(args)
 end
 
 local ACTIONS = {
-  e = function(code) return run(load(code, "=(command line)")) end,
+  e = function(code)
+    require("demilune.cli.repl").preset()
+    return run(load(code, "=(command line)"))
+  end,
   l = function(name) return run(function() _G[name:match "[^.]*$"] = require(name) end) end,
   version = function()
     print(("%s  %s"):format(require("demilune.core")._VERSION, _VERSION))

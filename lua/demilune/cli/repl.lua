@@ -117,7 +117,7 @@ end
 local function show(results, silent)
   if results.n == 0 then return end
   rawset(_G, "_", results[1])
-  if silent or results.n == 1 and results[1] == nil then return end
+  if silent then return end
   local image = is_image(results[1]) and not hinted
   local parts = {}
   for i = 1, results.n do parts[i] = shown(results[i], 0) end
@@ -210,18 +210,20 @@ COMMANDS.autocast = {":autocast DTYPE|off", "computes in a 16-bit dtype until it
       core.get_autocast_dtype "cpu")
   end}
 
-COMMANDS.plot = {":plot EXPRESSION", "draws numbers as lines, or an image", function(self, source)
-  local fn, why = self.session:compile(source, "=stdin")
-  if not fn then return self:misread(why) end
-  local results = self:call(fn)
-  local value = results and results[1]
-  if value == nil then return end
-  self:call(function()
-    local dm = require "demilune"
-    if core.is_tensor(value) and value.ndim > 1 then return dm.show(value) end
-    print(dm.plot.lines(value))
-  end)
-end}
+COMMANDS.plot = {":plot EXPRESSION", "draws lines of numbers, {a = a, b = b}, a figure or an image",
+  function(self, source)
+    local fn, why = self.session:compile(source, "=stdin")
+    if not fn then return self:misread(why) end
+    local results = self:call(fn)
+    local value = results and results[1]
+    if value == nil then return end
+    self:call(function()
+      local dm = require "demilune"
+      if core.is_tensor(value) and value.ndim > 1 then return dm.show(value) end
+      if require("demilune.plot.figure").is(value) then return print(value) end
+      print(dm.plot.lines(value))
+    end)
+  end}
 
 COMMANDS.trace = {":trace", "where the last error came from", function(self)
   say(self.failure and self.failure.trace or "no error so far")
