@@ -100,6 +100,23 @@ describe("Trainer", function()
     end
   end)
 
+  it("goes on by resume = true where there is a checkpoint, and begins where there is none",
+    function()
+      for _, word in ipairs{true, "auto"} do
+        local path = folder.path(("start_%s.safetensors"):format(word))
+        local first, run = begun{checkpoint = path, resume = word}
+        assert.equal(0, first.epoch)
+        run.epochs = 2
+        first:fit(run)
+        assert.equal(2, begun{checkpoint = path, resume = word}.epoch)
+        assert.equal(0, begun{checkpoint = path, resume = false}.epoch)
+        assert.is_true(first:save(path))
+        assert.error_matches(function() begun{resume = word} end,
+          "Trainer: resume = '?%w+'? goes on from `checkpoint`, which is missing")
+      end
+      assert.refuses("trainer_spec.lua:%d+: Trainer: save: ", function() begun():save "/no/x" end)
+    end)
+
   it("stops when it gets no better, and keeps the best", function()
     local path = folder.path "best.safetensors"
     local trainer, run = begun{monitor = "valid_accuracy", mode = "max", patience = 2, best = path}

@@ -42,7 +42,8 @@ Trainer.class = "Trainer"
 -- monitor          "valid_loss", or "train_loss" without `valid`
 -- mode             whether a smaller or a larger value is better
 -- patience         epochs without improvement before it stops
--- resume           a checkpoint to go on from
+-- resume           a checkpoint to go on from; "auto" or true: `checkpoint`, where that file is
+--                  there already, so that one script serves the first and later starts
 -- verbose          a bar, and a line an epoch
 -- report           (trainer, values) -> that line; by default all values
 -- writer           a SummaryWriter or dashboard that gets loss, rate, speed and the epochs' values
@@ -53,7 +54,7 @@ local bind = options.signature("Trainer", [[*, model: module, loss?: function,
   amp?: string, clip?: number, accumulate: integer = 1,
   batch_transform?: function, ema?: module, metrics: table = {}, callbacks: table = {},
   checkpoint?: string, best?: string, monitor?: string, mode: 'min'|'max' = 'min',
-  patience?: integer, resume?: string, verbose: boolean = true, report?: function,
+  patience?: integer, resume?: string|boolean, verbose: boolean = true, report?: function,
   writer?: table, log_every: integer = 10]])
 
 -- The callbacks, in the order of their calls; each gets the trainer first.
@@ -84,6 +85,10 @@ local function check(o)
   if o.log_every < 1 then
     caller.raise("Trainer: log_every is %d, wanted a whole number from 1", o.log_every)
   end
+  if (o.resume == true or o.resume == "auto") and not o.checkpoint then
+    caller.raise("Trainer: resume = %s goes on from `checkpoint`, which is missing",
+      o.resume == true and "true" or "'auto'")
+  end
   if o.writer and not o.writer.add_scalar then
     caller.raise("Trainer: writer is a table, wanted a dm.SummaryWriter or a dm.dashboard")
   end
@@ -94,6 +99,14 @@ local function check(o)
         near and ("; did you mean '%s'?"):format(near) or "")
     end
   end
+end
+
+-- The file that the training goes on from, or nil.
+local function resumed_path(self)
+  if self.resume ~= true and self.resume ~= "auto" then return self.resume or nil end
+  local file = io.open(self.checkpoint)
+  if file then file:close() end
+  return file and self.checkpoint
 end
 
 local function new(_, ...)
@@ -113,7 +126,8 @@ local function new(_, ...)
   if self.writer then
     self.log = require "demilune.tensorboard.training".new(self.writer, self.log_every)
   end
-  if self.resume then self:load(self.resume) end
+  local path = resumed_path(self)
+  if path then self:load(path) end
   return self
 end
 
@@ -267,7 +281,9 @@ end
 --- Writes the whole state to one file (dm.save): model, optimizer, schedule, scaler, loader,
 --- random numbers and history. Saved amid an epoch (in on_step, or after an error), the epoch is
 --- not done: fit goes on with the batches that are left of it, of which its values then tell.
+--- Raises where the file cannot be written.
 ---@param path string
+---@return boolean true
 function Trainer:save(path)
   local done = self.is_amid and self.epoch - 1 or self.epoch
   local state = {epoch = done, steps = self.steps, history = self.history,
@@ -283,7 +299,9 @@ function Trainer:save(path)
   state.loader = self.train_loader and self.train_loader.state_dict
     and self.train_loader:state_dict() or nil
   call_back(self, "on_save_checkpoint", state)
-  assert(files.save(path, state))
+  local fine, why = files.save(path, state)
+  if not fine then caller.raise("Trainer: save: %s", why) end
+  return true
 end
 
 --- Loads a file that save wrote; fit then does the epochs that are left.
