@@ -167,6 +167,28 @@ describe("documentation", function()
     assert.matches("no words for a boolean", help(true))
   end)
 
+  it("finds guides by their text, before the names", function()
+    for words, guide in pairs{NaN = "nan", overflow = "nan", augmentation = "data",
+      ["early stopping"] = "trainer", earlystopping = "none", install = "first%-script",
+      ["custom dataset"] = "data", ["custom layer"] = "modules", ["custom init"] = "modules",
+      ["load pytorch weights"] = "saving", warmup = "nan", on_step = "trainer",
+      ["subset of a data set"] = "data", csv = "data"} do
+      local text = help(words)
+      if guide == "none" then
+        assert.matches("^nothing is called", text)
+      else
+        assert.matches("^[^\n]+:\n.*  guide " .. guide .. " ", text)
+        assert.matches("^[^\n]+:\n  guide ", text)
+      end
+    end
+    assert.matches("LinearLR", help "warm-up")
+    assert.matches("data.Subset", help "subset of a data set")
+    assert.matches(":plot:\n.*plot.lines", help ":plot")
+    assert.matches("^# .*trainer.md", help "guides")
+    assert.matches("^nothing is called 'of the'", help "of the")
+    assert.matches("^nothing is called 'warmpu'; dm.help%(%) tells", help "warmpu")
+  end)
+
   it("prints the guides", function()
     assert.matches("^# ", help "indexing")
     local names = help():match "a guide: (.*)$"

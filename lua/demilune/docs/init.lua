@@ -371,6 +371,7 @@ end
 -- ---- guides ----
 
 local GUIDES = "guides/"
+local MOST_GUIDES = 3 -- of a search
 
 -- The text of a guide of that name, without its marks of Markdown at the head of lines.
 local function guide(name)
@@ -381,6 +382,60 @@ local function guide(name)
   for line in file:lines() do text[#text + 1] = line end
   file:close()
   return {name = name, kind = "guide", signature = nil, text = text}
+end
+
+-- The names of the guides, in the order of their list.
+local function guide_names()
+  local names = {}
+  for _, line in ipairs(guide("README").text) do
+    names[#names + 1] = line:match "%]%(([%w-]+)%.md%)"
+  end
+  return names
+end
+
+-- Words that say nothing of a subject.
+local EMPTY = {a = true, an = true, the = true, of = true, ["in"] = true, to = true, ["for"] = true,
+  my = true, with = true, how = true, ["do"] = true, i = true}
+
+-- The words of a search, as text is compared with them: without hyphens and plurals' s.
+local function plain_text(text) return (text:lower():gsub("[-_]", "")) end
+local function words_of(text)
+  local list = {}
+  for word in plain_text(text):gmatch "%w+" do
+    if not EMPTY[word] then list[#list + 1] = #word > 4 and word:gsub("s$", "") or word end
+  end
+  return list
+end
+
+-- How many of the words begin a word of the text, which is plain.
+local function hits(text, words)
+  local n = 0
+  for _, word in ipairs(words) do
+    if text:find("%f[%w]" .. word) then n = n + 1 end
+  end
+  return n
+end
+
+-- A line of a guide as a search shows it: without marks of Markdown.
+local function shown_line(line) return (line:gsub("%*%*", ""):gsub("`", ""):gsub("^#+ ", "")) end
+
+-- The guides whose text has all the words: {"guide NAME", the line that has most of them, points}
+-- each; a guide of that name comes first, then those where they stand closer together.
+local function guides_with(words)
+  local found = {}
+  for _, name in ipairs(guide_names()) do
+    local lines = guide(name).text
+    if hits(plain_text(table.concat(lines, "\n")), words) == #words then
+      local best, most = "", 0
+      for _, line in ipairs(lines) do
+        local n = hits(plain_text(line), words)
+        if n > most then best, most = line, n end
+      end
+      local named = hits(plain_text(name), words) > 0 and 1 or 0
+      found[#found + 1] = {"guide " .. name, shown_line(best), most / #words + named}
+    end
+  end
+  return found
 end
 
 -- ---- examples ----
@@ -408,6 +463,7 @@ end
 -- ---- finding ----
 
 local function find(name)
+  if name == "guides" then return guide "README" end
   local page = name:match "^guide ([%w-]+)$"
   if page then return guide(page) end
   name = name:gsub("^dm%.", ""):gsub("^x:", "")
@@ -514,32 +570,43 @@ function docs.names()
   return list
 end
 
---- The names whose name or text has all the words, best first: {name, first line} each.
----@param words string
----@param most integer
----@return table[]
-function docs.search(words, most)
-  local found = {}
-  local function score(entry, name)
-    local text, points = table.concat(entry.text, " "):lower(), 0
-    for word in words:lower():gmatch "[%w_]+" do
-      if name:lower():find(word, 1, true) then points = points + 3
-      elseif text:find(word, 1, true) then points = points + 1
-      else return 0 end
-    end
-    local whole = text:find(words:lower(), 1, true)
-    return points + (whole and 3 - math.min(2, whole / 100) or 0)
-  end
-  for _, name in ipairs(docs.names()) do
-    local entry = all_ops()[name] or docs.find(name)
-    local points = entry and score(entry, name) or 0
-    if points > 0 then found[#found + 1] = {name, entry.text[1] or entry.signature, points} end
-  end
+-- Sorts entries {name, line, points}, best first, and gives the first ones.
+local function best_of(found, most)
   table.sort(found, function(a, b)
     if a[3] ~= b[3] then return a[3] > b[3] end
     return a[1] < b[1]
   end)
   return table.move(found, 1, math.min(most, #found), 1, {})
+end
+
+-- The points of an entry whose name or text has all the words; 0 for others.
+local function points_of(entry, name, words, whole)
+  local text, points = plain_text(table.concat(entry.text, " ")), 0
+  name = plain_text(name)
+  for _, word in ipairs(words) do
+    if name:find(word, 1, true) then points = points + 3
+    elseif text:find(word, 1, true) then points = points + 1
+    else return 0 end
+  end
+  local at = text:find(whole, 1, true)
+  return points + (at and 3 - math.min(2, at / 100) or 0)
+end
+
+--- Guides whose text has all the words, three at most; then the names whose name or text has
+--- them, best first: {name, a line} each.
+---@param text string
+---@param most integer
+---@return table[]
+function docs.search(text, most)
+  local words, whole, found = words_of(text), plain_text(text), {}
+  if #words == 0 then return {} end
+  local first = best_of(guides_with(words), MOST_GUIDES)
+  for _, name in ipairs(docs.names()) do
+    local entry = all_ops()[name] or docs.find(name)
+    local points = entry and points_of(entry, name, words, whole) or 0
+    if points > 0 then found[#found + 1] = {name, entry.text[1] or entry.signature, points} end
+  end
+  return table.move(best_of(found, most - #first), 1, most, #first + 1, first)
 end
 
 return docs
