@@ -7,7 +7,7 @@ local cli = {}
 local USAGE = [[
 demilune                         the prompt
 demilune SCRIPT.lua ARGS...      runs a script; its arguments are in `arg`
-demilune -e CODE                 runs a piece of code, with dm, nn, optim, amp, data as at the prompt
+demilune -e CODE                 runs a piece of code, with dm, nn, ... as at the prompt
 demilune -l MODULE               requires a module first; -i: the prompt after all else
 demilune doctor                  what this machine has, what is missing, and what mends it
 demilune bench [--quick]         times a product of matrices, a call and three trainings
