@@ -100,6 +100,11 @@ describe("nn.Module", function()
     assert.matches("missing: layers.0.weight", message, 1, true)
     assert.matches("unexpected: foo", message, 1, true)
     assert.matches("layers.1.bias is {7}, wanted {2}", message, 1, true)
+    assert.is_nil(message:find "hint")
+    local wrapped = {}
+    for name, t in pairs(m:state_dict()) do wrapped["module." .. name] = t end
+    fails("hint: every name begins with 'module%.', which DataParallel adds",
+      function() m:load_state_dict(wrapped) end)
   end)
 
   it("errors name the path of the module once, and the caller's line", function()
@@ -108,6 +113,21 @@ describe("nn.Module", function()
       function() m(dm.ones(2, 5)) end)
     local _, n = message:gsub("in model", "")
     assert.equal(1, n)
+  end)
+
+  it("__init and a scope for a device have hints", function()
+    local Old = nn.Module:extend "Old"
+    function Old:__init() self.n = 1 end
+    fails("^spec/nn_spec.lua:%d+: Old has __init, .*hint: function Old:init", function()
+      local _ = Old()
+    end)
+    local function to(x)
+      local scope <close> = dm.device "cpu"
+      x:to(scope)
+    end
+    local hint = 'hint: a device is a string, "cuda"; dm.device opens a scope'
+    fails(hint, to, dm.ones(1))
+    fails(hint, to, nn.Linear(1, 1))
   end)
 
   it("an unknown option names the nearest one", function()

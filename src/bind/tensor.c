@@ -641,8 +641,11 @@ int dm_tensor_to(lua_State *L) {
     } else if (lua_istable(L, i)) {
       read_target_options(L, i, &to);
     } else if (!lua_isnil(L, i)) {
-      return dm_raise_text(L, "to: dtype, device or tensor expected, got %s",
-                           luaL_typename(L, i));
+      return dm_raise_text(
+          L, "to: dtype, device or tensor expected, got %s%s", luaL_typename(L, i),
+          luaL_testudata(L, i, "demilune.Scope")
+              ? "; hint: a device is a string, \"cuda\"; dm.device opens a scope"
+              : "");
     }
   }
   t = dm_check_tensor(L, 1); /* a table of options may have a metatable, and so call Lua */

@@ -44,7 +44,10 @@ end
 --- alphabetical order, from 1; and the list of these. A blank is a string of its own.
 function Table:codes(name)
   local column = columns_of(self)[name]
-  if column == nil then caller.raise("codes: there is no column '%s'", tostring(name)) end
+  if column == nil then 
+    caller.raise("codes: there is no column '%s'; there are %s", tostring(name),
+      table.concat(self.names, ", "))
+  end
   if core.is_tensor(column) then column = column:totable() end
   local words, code = {}, {}
   for _, word in ipairs(column) do
@@ -65,6 +68,10 @@ function Table:__tostring()
   for _, name in ipairs(self.names) do
     local column = columns_of(self)[name]
     lines[#lines + 1] = ("  %s: %s"):format(name, core.is_tensor(column) and "numbers" or "text")
+  end
+  local sign = #self.names == 1 and self.names[1]:match "[;|\t]"
+  if sign then
+    lines[#lines + 1] = ("one column; hint: read_csv(path, {separator = %q})"):format(sign)
   end
   return table.concat(lines, "\n")
 end
@@ -157,9 +164,13 @@ local function read_rows(text, o)
   return lists or {}, n, head
 end
 
---- read_csv(path, {header = true, separator = ",", names = from the first row}) -> a table
---- as above, or nil and why not. Rows without any field are passed over; so are those
---- that begin with `comment`, if given.
+--- read_csv(path, {header = true, separator = ",", names = from the first row}) -> a table t, or
+--- nil and why not. t.names lists the columns and #t is the number of rows; a column, t.weight, is
+--- float64 (rows), with nan where a field is blank, or a list of strings where a field is no
+--- number. t:tensor{"weight", "height"} is float32 (rows, 2); t:codes "kind" numbers the strings
+--- of a column, int64 (rows), and lists them. An empty file, as one that is written and not yet
+--- closed, gives nil. Rows without any field are passed over; so are those that begin with
+--- `comment`, if given.
 local bind = options.signature("read_csv", [[path: string, *, header: boolean = true,
   separator: string = ',', names?: list, comment?: string]])
 function csv.read_csv(...)
@@ -172,6 +183,7 @@ function csv.read_csv(...)
   if not text then return nil, why end
   local lists, n, head = read_rows((text:gsub("^\xef\xbb\xbf", "")), o)
   if not lists then return nil, path .. ": " .. n end
+  if #lists == 0 then return nil, path .. ": is empty" end
   local names = o.names or head or {}
   local t = setmetatable({names = {}, n = n, _columns = {}}, Table)
   for i, list in ipairs(lists) do

@@ -43,8 +43,12 @@ end
 
 local Dataset = dataset.class "Dataset"
 dataset.Dataset = Dataset
-function Dataset:get() caller.raise("%s has no get(i)", self.class) end
-function Dataset:len() caller.raise("%s has no len()", self.class) end
+function Dataset:get()
+  caller.raise("%s has no get(i); hint: function %s:get(i)", self.class, self.class)
+end
+function Dataset:len()
+  caller.raise("%s has no len(); hint: function %s:len()", self.class, self.class)
+end
 
 local function next_sample(set, i)
   if i < set:len() then return i + 1, set:get(i + 1) end

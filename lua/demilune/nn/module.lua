@@ -33,6 +33,7 @@ local Module = {}
 Module.__index = Module
 Module.class = "Module"
 
+local DEVICE_HINT = "; hint: a device is a string, \"cuda\"; dm.device opens a scope"
 local is_tensor = core.is_tensor
 local classes = setmetatable({[Module] = true}, {__mode = "k"})
 local field_names = {}
@@ -42,6 +43,10 @@ local field_names = {}
 local function construct(class, ...)
   local self = setmetatable({_fields = {}, _buffers = {}, _has_hooks = false, training = true},
     class)
+  if rawget(class, "__init") and not rawget(class, "init") then
+    caller.raise("%s has __init, which nothing calls; hint: function %s:init(...)", class.class,
+      class.class)
+  end
   self:init(...)
   return self
 end
@@ -413,7 +418,8 @@ function Module:to(...)
     end
   end
   if dtype and not (type(dtype) == "string" and dtype:find "float") then
-    caller.raise("%s:to: dtype is %s, wanted a float dtype", self.class, tostring(dtype))
+    caller.raise("%s:to: dtype is %s, wanted a float dtype%s", self.class, tostring(dtype),
+      type(dtype) == "userdata" and DEVICE_HINT or "")
   end
   for _, module in self:named_modules() do
     local later = rawget(module, "_later")
@@ -511,6 +517,15 @@ function Module.known_names(_, state) return state end
 --- rename entries of it, a copy.
 function Module.before_load() end
 
+-- The hint where every name of a state begins with the word that PyTorch's DataParallel adds.
+local function prefix_hint(state)
+  for name in pairs(state) do
+    if type(name) ~= "string" or name:sub(1, 7) ~= "module." then return "" end
+  end
+  return "; hint: every name begins with 'module.', which DataParallel adds: "
+    .. "for name, t in pairs(state) do own[name:sub(8)] = t end"
+end
+
 local bind_load = options.signature("load_state_dict",
   "state_dict: table, strict: boolean = true")
 
@@ -551,7 +566,8 @@ function Module:load_state_dict(...)
     table.move(list("unexpected", unexpected), 1, 1, #faults + 1, faults)
   end
   if #faults > 0 then
-    caller.raise("load_state_dict of %s: %s", self.class, table.concat(faults, "; "))
+    caller.raise("load_state_dict of %s: %s%s", self.class, table.concat(faults, "; "),
+      #unexpected > 0 and prefix_hint(state) or "")
   end
   local _ <close> = core.no_grad()
   for name, t in pairs(own) do
