@@ -301,8 +301,10 @@ describe("DataLoader:", function()
     assert.has_error(function() data.DataLoader(nil) end)
     local Half = data.Dataset:extend "Half"
     function Half.__getitem() return 1 end
-    assert.refuses("Half has no len%(%); hint: function Half:len%(%)", function() return #Half() end)
-    assert.refuses("Half has no get%(i%); hint: function Half:get%(i%)", function() Half():get(1) end)
+    assert.refuses("Half has no len%(%); hint: function Half:len%(%)",
+      function() return #Half() end)
+    assert.refuses("Half has no get%(i%); hint: function Half:get%(i%)",
+      function() Half():get(1) end)
     local loader = data.DataLoader(pairs_of(4))
     assert.has_error(function() loader:load_state_dict{epoch = 1} end)
   end)

@@ -44,7 +44,7 @@ end
 --- alphabetical order, from 1; and the list of these. A blank is a string of its own.
 function Table:codes(name)
   local column = columns_of(self)[name]
-  if column == nil then 
+  if column == nil then
     caller.raise("codes: there is no column '%s'; there are %s", tostring(name),
       table.concat(self.names, ", "))
   end
