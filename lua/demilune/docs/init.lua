@@ -429,6 +429,7 @@ local function guides_with(words)
       local best, most = "", 0
       for _, line in ipairs(lines) do
         local n = hits(plain_text(line), words)
+        if n > 0 and line:find "^#" then n = n + 0.5 end -- a heading says what follows
         if n > most then best, most = line, n end
       end
       local named = hits(plain_text(name), words) > 0 and 1 or 0
