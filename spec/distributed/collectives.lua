@@ -174,6 +174,7 @@ local function check_groups()
 end
 
 local function check_objects()
+  local _ <close> = dm.device "cpu" -- where tensors that travel in objects have to be
   local sent = {name = "x", 1.5, {true, "\0"}, t = dm.arange(3):to "bfloat16", e = dm.zeros(0, 2)}
   local got = dist.broadcast_object(rank == 0 and sent or nil)
   assert(got.name == "x" and got[1] == 1.5 and got[2][1] == true and got[2][2] == "\0")
@@ -215,7 +216,9 @@ end
 -- Runs the checks in a world that is open; returns how many there were.
 local function run()
   n, rank = dist.get_world_size(), dist.get_rank()
-  assert(dist.is_initialized() and dist.get_node_local_rank() == rank and dist.device() == "cpu")
+  local n_gpu = dm.cuda.is_available() and dm.cuda.device_count() or 0
+  assert(dist.is_initialized() and dist.get_node_local_rank() == rank)
+  assert(dist.device() == (n_gpu > 0 and ("cuda:%d"):format(rank % n_gpu) or "cpu"))
   for _, dtype in ipairs{"bool", "uint8", "int8", "int16", "int32", "int64", "float16",
     "bfloat16", "float32", "float64"} do
     for _, shape in ipairs(SHAPES) do
