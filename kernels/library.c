@@ -106,7 +106,7 @@ void *dm_cuda_library(const char *const *names, char *why, size_t size) {
 
 #ifdef DM_EMULATED
 void *dm_emulated_library(const char *const *names, char *why, size_t size) {
-  static char one; /* what is linked in has no handle: any pointer says that it is there */
+  static char one; /* a library that is linked in has no handle; any pointer will do */
   const char *missing = getenv("DEMILUNE_EMULATED_MISSING");
   if (!missing || strcmp(missing, names[0]) != 0) return &one;
   snprintf(why, size, "no %s; hint: DEMILUNE_CUDA_LIBS=folder", names[0]);

@@ -27,7 +27,7 @@ local function paths()
   return ("LUA_PATH='./?.lua;%s' LUA_CPATH='%s'"):format(package.path, package.cpath)
 end
 
--- Runs a command -> what it wrote, its exit code, seconds.
+-- Runs a command -> its output, its exit code, seconds.
 local function run(command)
   local from = os.time()
   local pipe = assert(io.popen(command .. " 2>&1"))

@@ -45,7 +45,7 @@ end
 
 --- An __index for a table that is called `what` in messages; names() gives the set of names,
 --- {[name] = anything}. It must be called by the code that reads, or by a tail call.
---- known: {[name] = what it is here}, of names of PyTorch's that spelling does not find.
+--- known: {[name of PyTorch's] = its name here}, of those that spelling does not find.
 return function(what, names, known)
   local nearest = {} -- a name that was asked for -> the nearest one, or false
   return function(_, name)

@@ -85,7 +85,7 @@ for _, name in ipairs{"cpu_info", "memory_stats"} do
   dm[name] = function(...) return shown(of(...)) end
 end
 
--- Names by which PyTorch's users ask for what has another one here.
+-- Names that PyTorch's users ask for, and the names of the same things here.
 local KNOWN = {F = "nn.functional", functional = "nn.functional", seed = "manual_seed",
   autocast = "amp.autocast", GradScaler = "amp.GradScaler", Tensor = "tensor",
   Module = "nn.Module", DataLoader = "data.DataLoader", as_tensor = "tensor"}

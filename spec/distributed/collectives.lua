@@ -1,5 +1,5 @@
 -- Every collective of demilune.distributed beside a plain loop over the ranks, on any number of
--- ranks. Each rank makes the tensors of all, so that it knows what has to come.
+-- ranks. Each rank makes the tensors of all, and so knows the results.
 -- `mpirun -n 3 lua5.4 spec/distributed/collectives.lua` runs it by itself.
 
 local dm = require "demilune"

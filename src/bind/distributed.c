@@ -140,7 +140,7 @@ static dm_Tensor *taken(lua_State *L, int i) {
   return dm_tensor_ref(dm_check_tensor(L, i));
 }
 
-/* Gives the work a copy of `in`: what it sends may not lie where it receives. */
+/* Gives the work a copy of `in`, for no part may be received into memory that is still sent. */
 static dm_status part_from_out(dm_Work *w) {
   dm_Tensor *copy = NULL;
   DM_TRY(dm_tensor_new(w->in->dtype, w->in->ndim, w->in->shape, w->in->device, &copy));

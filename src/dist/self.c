@@ -1,4 +1,4 @@
-/* The transport of a world of one process: what it sends it has already. A message is done when
+/* The transport of a world of one process, which receives its own messages: each is done when
    it is posted. */
 #include <string.h>
 

@@ -7,7 +7,7 @@
    before the data.
 
    A reduction sends slice j of each rank to rank j, which combines the slices in the order of
-   the ranks (reduce.h), and gathers what they come to; a rank then sends 2 (n - 1) / n of the
+   the ranks (reduce.h), and gathers the results; a rank then sends 2 (n - 1) / n of the
    tensor's bytes, as by a ring. A small one gathers everything everywhere, in one step, and
    combines it in the same order. */
 #ifndef DM_WORK_H

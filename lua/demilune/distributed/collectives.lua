@@ -42,7 +42,7 @@ end
 -- x for C to read: dense, on the CPU.
 local function to_read(x) return (core._dist_dense(x)) end
 
--- x for C to write, and a function that brings what was written into x.
+-- A dense tensor for C to write, and a function that copies it into x.
 local function to_write(name, x)
   local dense, is_shared, overlaps = core._dist_dense(x)
   if overlaps then

@@ -33,8 +33,8 @@ function distributed.init_process_group(...) world.open(bind_init(...).timeout) 
 
 local bind_destroy = options.signature("destroy_process_group", "")
 
---- Leaves the process group, after what is under way and when all ranks have come as far. Under MPI
---- there is no other one after it in this process.
+--- Leaves the process group, when the calls under way are done and all ranks have come as far.
+--- Under MPI there is no other one after it in this process.
 function distributed.destroy_process_group(...)
   bind_destroy(...)
   world.close()

@@ -34,7 +34,7 @@ local function read_tensor(text, at)
   return core._from_bytes(data, dtype):reshape(shape), at
 end
 
--- The value that rank `rank` has written; raises what it could not write.
+-- The value that rank `rank` has written; raises where it could not be written.
 local function read(name, text, rank)
   if text:sub(1, 1) == "!" then
     caller.raise("%s: on rank %d %s, wanted numbers, strings, booleans, tables or tensors", name,
