@@ -65,6 +65,7 @@ static void handle_init(dm_Tensor *t, dm_Device dev, dm_Storage *s, uint8_t flag
   t->base = NULL;
   t->grad = NULL;
   t->hooks = NULL;
+  t->grad_home = NULL;
   t->low = NULL;
   t->last = NULL;
 }

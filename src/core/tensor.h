@@ -35,6 +35,7 @@ typedef struct dm_Storage {
 
 struct dm_Node;
 struct dm_Hook;
+struct dm_GradHome;
 
 enum {
   DM_T_REQUIRES_GRAD = 1, /* a leaf's is set by the user; a non-leaf has it with its node */
@@ -59,11 +60,12 @@ struct dm_Tensor {
   int64_t offset, numel;
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   dm_Storage *storage;
-  dm_Storage *home;       /* of an inlined handle that moved: the storage in its block */
-  struct dm_Node *node;   /* owned; NULL for a leaf */
-  struct dm_Tensor *base; /* owned; the tensor that this is a view of, or NULL */
-  struct dm_Tensor *grad; /* owned; leaves and retain_grad */
-  struct dm_Hook *hooks;  /* owned; of a leaf */
+  dm_Storage *home;              /* of an inlined handle that moved: the storage in its block */
+  struct dm_Node *node;          /* owned; NULL for a leaf */
+  struct dm_Tensor *base;        /* owned; the tensor that this is a view of, or NULL */
+  struct dm_Tensor *grad;        /* owned; leaves and retain_grad */
+  struct dm_Hook *hooks;         /* owned; of a leaf */
+  struct dm_GradHome *grad_home; /* where a leaf's gradient lies (engine/home.h); or NULL */
   /* Owned, or NULL: a float32 weight's copy in 16 bits, which the optimizer's step writes for
      the next forward. It is valid while its storage's version equals the weight's. */
   struct dm_Tensor *low;

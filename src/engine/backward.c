@@ -37,11 +37,15 @@ typedef struct Pass {
   int n_want;
   dm_Tensor *const *want;
   dm_Tensor **got;
-  uint32_t mark; /* on nodes behind which a wanted tensor lies; mark + 1: on others */
-  bool strays;   /* a leaf that is not wanted lies behind a root */
+  uint32_t mark;       /* on nodes behind which a wanted tensor lies; mark + 1: on others */
+  bool strays;         /* a leaf that is not wanted lies behind a root */
+  dm_GradHomes *homes; /* that this pass, or one inside it, has written */
 } Pass;
 
 static atomic_uint next_mark = 2;
+
+/* The pass of dm_backward around all others of this thread; or NULL. */
+static _Thread_local Pass *outermost;
 
 /* Adds n to the heap, with a reference of the heap's. */
 static dm_status push(Pass *p, dm_Node *n) {
@@ -144,6 +148,57 @@ static dm_status check_fit(const dm_Tensor *leaf, const char *what, const dm_Ten
                  dm_device_name(leaf->device, b));
 }
 
+/* Adds g to the gradient of a leaf that has a home. */
+static dm_status into_home(const Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
+  const dm_GradHome *home = leaf->grad_home;
+  dm_GradHomes *homes = home->homes;
+  if (p->flags & DM_CREATE_GRAPH)
+    return dm_fail(DM_ESTATE,
+                   "backward: create_graph for a parameter whose gradient is shared between "
+                   "processes, which has no history; hint: autograd.grad(loss, parameters, "
+                   "{create_graph = true})");
+  if (!homes->in_pass) {
+    homes->refs++;
+    homes->in_pass = true;
+    homes->scaled = false;
+    homes->next = outermost->homes;
+    outermost->homes = homes;
+    DM_TRY(homes->begin(homes));
+  }
+  homes->scaled |= p->scaled;
+  return dm_home_add(leaf, home, g);
+}
+
+/* Tells the homes that this pass has written how far it has come; next: the number of the node
+   whose turn is next, 0 after the last one. */
+static dm_status tell_homes(const Pass *p, uint64_t next) {
+  for (dm_GradHomes *h = p->homes; h; h = h->next)
+    if (h->until > next) DM_TRY(h->passed(h, next));
+  return DM_OK;
+}
+
+/* The end of the outermost pass, for the homes that it has written. */
+static dm_status end_homes(Pass *p, dm_status st) {
+  while (p->homes) {
+    dm_GradHomes *h = p->homes;
+    p->homes = h->next;
+    h->in_pass = false;
+    const dm_status ended = h->end(h, st == DM_OK);
+    if (st == DM_OK) st = ended;
+    dm_homes_unref(h);
+  }
+  return st;
+}
+
+/* After n's turn, while there are leaves that have homes. */
+static dm_status after_turn(const Pass *p, dm_Node *n) {
+  if (!n->walked && !(p->flags & (DM_RETAIN_GRAPH | DM_CREATE_GRAPH))) {
+    n->walked = true;
+    dm_home_leave(n);
+  }
+  return p == outermost ? tell_homes(p, p->n > 0 ? p->heap[0]->seq : 0) : DM_OK;
+}
+
 /* Adds g to leaf.grad (dm_backward) or to the wanted result (dm_grad). */
 static dm_status into_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
   dm_Tensor *mine = dm_tensor_ref(g);
@@ -154,6 +209,8 @@ static dm_status into_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
   if (p->want) {
     for (int i = 0; i < p->n_want; i++)
       if (p->want[i] == leaf) DM_GO(accumulate(&p->got[i], mine, create, false));
+  } else if (DM_UNLIKELY(leaf->grad_home != NULL)) {
+    DM_GO(into_home(p, leaf, mine));
   } else if (leaf->grad) {
     DM_GO(check_fit(leaf, "x.grad", leaf->grad));
     DM_GO(accumulate(&leaf->grad, mine, create, false));
@@ -612,6 +669,7 @@ static dm_status run_pass(Pass *p, int n, dm_Tensor *const *roots, dm_Tensor *co
   while (p->n > 0) {
     dm_Node *node = pop(p);
     st = take_turn(p, node);
+    if (DM_UNLIKELY(dm_any_home()) && st == DM_OK) st = after_turn(p, node);
     if (DM_UNLIKELY(st != DM_OK)) st = tell_where(node, st);
     for (int i = 0; i < node->n_out; i++) dm_tensor_unref(&node->gy[i]);
     dm_node_unref(&node);
@@ -641,7 +699,8 @@ static dm_status pass_in_state(Pass *p, int n, dm_Tensor *const *roots,
   ts->inference = false;
   ts->in_backward = true;
   ts->replay = NULL;
-  const dm_status st = run_pass(p, n, roots, seeds);
+  dm_status st = run_pass(p, n, roots, seeds);
+  if (DM_UNLIKELY(p->homes != NULL)) st = end_homes(p, st);
   ts->grad = grad;
   ts->inference = inference;
   ts->in_backward = in_backward;
@@ -661,7 +720,11 @@ dm_status dm_other_leaves(dm_Tensor *root, int n, dm_Tensor *const *known, bool 
 
 dm_status dm_backward(int n, dm_Tensor *const *roots, dm_Tensor *const *seeds, int flags) {
   Pass pass = {.flags = flags};
-  return pass_in_state(&pass, n, roots, seeds);
+  Pass *const outer = outermost;
+  if (!outer) outermost = &pass;
+  const dm_status st = pass_in_state(&pass, n, roots, seeds);
+  outermost = outer;
+  return st;
 }
 
 dm_status dm_grad(int n, dm_Tensor *const *roots, dm_Tensor *const *seeds, int n_in,

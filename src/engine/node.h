@@ -55,6 +55,7 @@ typedef struct dm_Node {
   dm_CastState cast;     /* of a custom one: the autocast settings of its forward */
   bool released;         /* a backward pass has dropped the saved tensors */
   bool scales;           /* multiplies by a loss scale: the leaves below get scaled gradients */
+  bool walked;           /* a pass that does not retain the graph has been here: see home.h */
   dm_Edge *in;
   dm_Metas metas; /* of the inputs, then of the outputs */
   struct dm_Saved *saved_in, *saved_out;

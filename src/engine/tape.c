@@ -63,6 +63,7 @@ void dm_node_release_saved(dm_Node *n) {
 
 static void node_free(dm_Node *n) {
   dm_node_release_saved(n);
+  if (DM_UNLIKELY(dm_any_home()) && !n->walked) dm_home_leave(n);
   for (int i = 0; i < n->n_in; i++) {
     dm_node_unref(&n->in[i].node);
     dm_tensor_unref(&n->in[i].leaf);
@@ -104,8 +105,9 @@ static void drop_history(dm_Tensor *t) {
   t->hooks = NULL;
 }
 
-/* The edge of an input; integers and tensors that require no gradient get an empty one. */
-static dm_Edge edge_of(dm_Tensor *t) {
+/* The edge of an input of node seq; integers and tensors that require no gradient get an empty
+   one. */
+static dm_Edge edge_of(dm_Tensor *t, uint64_t seq) {
   dm_Edge e = {NULL, NULL, 0};
   if (!t || !dm_is_float((dm_DType)t->dtype)) return e;
   if (t->node) {
@@ -114,9 +116,12 @@ static dm_Edge edge_of(dm_Tensor *t) {
     e.out = t->out_index;
   } else if (t->flags & DM_T_REQUIRES_GRAD) {
     e.leaf = dm_tensor_ref(t);
+    if (DM_UNLIKELY(t->grad_home != NULL)) dm_home_note(t->grad_home, seq);
   }
   return e;
 }
+
+uint64_t dm_next_seq(void) { return atomic_load(&next_seq); }
 
 static int64_t up8(int64_t n) { return (n + 7) & ~(int64_t)7; }
 
@@ -172,7 +177,7 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   n->gy = (dm_Tensor **)(void *)p;
   n->attr = p + grads;
   for (int i = 0; i < n_in; i++) {
-    n->in[i] = edge_of(in[i]);
+    n->in[i] = edge_of(in[i], n->seq);
     if (in[i]) dm_meta_set(dm_meta(n->metas, i), in[i]);
     else memset(dm_meta(n->metas, i), 0, (size_t)dm_meta_bytes(n_dim));
   }

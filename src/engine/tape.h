@@ -4,6 +4,7 @@
 #ifndef DM_TAPE_H
 #define DM_TAPE_H
 
+#include "engine/home.h"
 #include "engine/node.h"
 #include "engine/saved.h"
 
@@ -26,6 +27,8 @@ dm_status dm_rebase(dm_Tensor *v);
 /* Brings a view's history up to date with its base. */
 dm_status dm_refresh_view(dm_Tensor *v);
 
+/* The number that the next node gets. */
+uint64_t dm_next_seq(void);
 void dm_node_unref(dm_Node **n);
 /* Drops the saved tensors: a second backward pass through n then fails. A node that saved none
    may be walked again. */
