@@ -275,6 +275,9 @@ dm_Generator *dm_to_generator(lua_State *L, int i);
 /* Pushes the number or boolean of a tensor of one element; raises for any other. */
 void dm_push_item(lua_State *L, const dm_Tensor *t);
 
+/* After a backward pass: waits for the gradients that other processes average with ours. */
+void dm_wait_for_ranks(lua_State *L);
+
 /* nonzero(x, {as_tuple = true}). */
 int dm_nonzero_columns(lua_State *L);
 

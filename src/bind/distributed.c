@@ -6,8 +6,11 @@
 #include <string.h>
 
 #include "bind/bind.h"
+#include "dist/bucket.h"
 
-static const char work_class[] = "demilune.Work", guard_class[] = "demilune.World";
+static const char work_class[] = "demilune.Work", guard_class[] = "demilune.World",
+                  reducer_class[] = "demilune.Reducer";
+static const char waiter_key = 0; /* only its address counts */
 
 /* The names of dm_WorkKind and dm_RankOp. */
 static const char *const kinds[] = {"barrier",    "all_reduce",     "broadcast", "reduce",
@@ -285,7 +288,224 @@ static int stats(lua_State *L) {
   return 3;
 }
 
+/* ---- gradients that processes average ---- */
+
+/* Pushes a userdata with the n tensors of the list at i, borrowed. */
+static dm_Tensor **push_tensors(lua_State *L, int i, int *n) {
+  enum { MOST = 1 << 24 };
+  luaL_checktype(L, i, LUA_TTABLE);
+  const lua_Integer len = luaL_len(L, i);
+  luaL_argcheck(L, len <= MOST, i, "too many tensors");
+  dm_Tensor **list = lua_newuserdatauv(L, sizeof *list * (size_t)(len + 1), 0);
+  for (lua_Integer k = 0; k < len; k++) {
+    lua_rawgeti(L, i, k + 1);
+    list[k] = dm_check_tensor(L, -1);
+    lua_pop(L, 1);
+  }
+  *n = (int)len;
+  return list;
+}
+
+/* _reducer_new(group, parameters, bytes of the first bucket, of the others, line) -> a reducer
+   of their gradients. Raises for one that is no leaf, or has a reducer. */
+static int reducer_new(lua_State *L) {
+  dm_enter(L);
+  check_open(L);
+  const dm_ReducerOptions o = {.group = check_group(L, 1),
+                               .first_bytes = luaL_checkinteger(L, 3),
+                               .bytes = luaL_checkinteger(L, 4),
+                               .where = luaL_checkstring(L, 5)};
+  int n;
+  dm_Reducer **at = lua_newuserdatauv(L, sizeof *at, 0);
+  *at = NULL;
+  luaL_setmetatable(L, reducer_class);
+  dm_Tensor **params = push_tensors(L, 2, &n);
+  for (int i = 0; i < n; i++)
+    luaL_argcheck(L, !params[i]->grad_home && !params[i]->node, 2,
+                  "a tensor that is no leaf, or has a reducer");
+  DM_CHECK(L, dm_reducer_new(n, params, &o, at));
+  lua_pop(L, 1);
+  return 1;
+}
+
+/* _has_reducer(x) -> whether x's gradient is averaged by one. */
+static int has_reducer(lua_State *L) {
+  lua_pushboolean(L, dm_check_tensor(L, 1)->grad_home != NULL);
+  return 1;
+}
+
+/* The reducer at 1. */
+static dm_Reducer *check_reducer(lua_State *L) {
+  dm_Reducer **r = luaL_checkudata(L, 1, reducer_class);
+  luaL_argcheck(L, *r, 1, "this reducer was closed");
+  return *r;
+}
+
+static int reducer_close(lua_State *L) {
+  dm_Reducer **r = luaL_checkudata(L, 1, reducer_class);
+  dm_reducer_close(r);
+  return 0;
+}
+
+/* reducer:is_open() -> whether a pass has sent what is not settled yet. */
+static int reducer_is_open(lua_State *L) {
+  lua_pushboolean(L, dm_reducer_is_open(check_reducer(L)));
+  return 1;
+}
+
+/* reducer:wait() -> true: all is there; false: not yet, after a moment; nil and the reason. */
+static int reducer_wait(lua_State *L) {
+  const char *why = NULL;
+  const int state = dm_reducer_wait(check_reducer(L), WAIT_MS, &why);
+  if (state >= 0) {
+    lua_pushboolean(L, state);
+    return 1;
+  }
+  lua_pushnil(L);
+  lua_pushstring(L, why);
+  return 2;
+}
+
+/* reducer:settle(by_active) -> the share of the ranks that had data. */
+static int reducer_settle(lua_State *L) {
+  dm_enter(L);
+  double active;
+  DM_CHECK(L, dm_reducer_settle(check_reducer(L), lua_toboolean(L, 2), &active));
+  lua_pushnumber(L, active);
+  return 1;
+}
+
+/* reducer:shadow(): takes part in a pass of the other ranks. */
+static int reducer_shadow(lua_State *L) {
+  dm_enter(L);
+  DM_CHECK(L, dm_reducer_shadow(check_reducer(L)));
+  return 0;
+}
+
+/* reducer:order() -> the numbers of the parameters, from 0, as their gradients came. */
+static int reducer_order(lua_State *L) {
+  const dm_Reducer *r = check_reducer(L);
+  const int n = dm_reducer_params(r);
+  int64_t *order = lua_newuserdatauv(L, sizeof *order * (size_t)(n + 1), 0);
+  dm_reducer_order(r, order);
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_pushinteger(L, order[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* reducer:arrange(order): makes the buckets anew, in this order of the parameters. */
+static int reducer_arrange(lua_State *L) {
+  dm_enter(L);
+  dm_Reducer *r = check_reducer(L);
+  const int n = dm_reducer_params(r);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  luaL_argcheck(L, !dm_reducer_is_open(r), 1, "its gradients are under way");
+  luaL_argcheck(L, luaL_len(L, 2) == n, 2, "not a number for each parameter");
+  int64_t *order = lua_newuserdatauv(L, sizeof *order * (size_t)(n + 1), 0);
+  bool *seen = lua_newuserdatauv(L, sizeof *seen * (size_t)(n + 1), 0);
+  memset(seen, 0, sizeof *seen * (size_t)n);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, 2, i + 1);
+    order[i] = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    luaL_argcheck(L, order[i] >= 0 && order[i] < n && !seen[order[i]], 2, "no permutation");
+    seen[order[i]] = true;
+  }
+  DM_CHECK(L, dm_reducer_arrange(r, order));
+  return 0;
+}
+
+/* reducer:set_wire(dtype or nil): in which gradients travel. */
+static int reducer_set_wire(lua_State *L) {
+  dm_enter(L);
+  dm_Reducer *r = check_reducer(L);
+  luaL_argcheck(L, !dm_reducer_is_open(r), 1, "its gradients are under way");
+  const dm_DType dtype =
+      lua_isnoneornil(L, 2) ? DM_NO_DTYPE : dm_dtype_find(luaL_checkstring(L, 2));
+  luaL_argcheck(L, lua_isnoneornil(L, 2) || dm_is_low(dtype), 2, "no float of 16 bits");
+  DM_CHECK(L, dm_reducer_set_wire(r, dtype));
+  return 0;
+}
+
+/* reducer:pause(on): passes only add to the gradients. */
+static int reducer_pause(lua_State *L) {
+  dm_reducer_pause(check_reducer(L), lua_toboolean(L, 2));
+  return 0;
+}
+
+/* reducer:counts() -> buckets, passes that sent, buckets that the last one sent before its end.
+ */
+static int reducer_counts(lua_State *L) {
+  const dm_Reducer *r = check_reducer(L);
+  lua_pushinteger(L, dm_reducer_buckets(r));
+  lua_pushinteger(L, dm_reducer_passes(r));
+  lua_pushinteger(L, dm_reducer_early(r));
+  return 3;
+}
+
+/* _reducers_pause(1 or -1): begins or ends a pause of all reducers; these may be nested. */
+static int reducers_pause(lua_State *L) {
+  dm_reducers_pause(luaL_checkinteger(L, 1) > 0 ? 1 : -1);
+  return 0;
+}
+
+/* _reducer_waiter(f): f() waits after each backward pass that has sent. */
+static int reducer_waiter(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &waiter_key);
+  return 0;
+}
+
+void dm_wait_for_ranks(lua_State *L) {
+  if (DM_LIKELY(!dm_reducers_are_open())) return;
+  luaL_checkstack(L, 4, NULL);
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &waiter_key) == LUA_TFUNCTION) lua_call(L, 0, 0);
+  else lua_pop(L, 1);
+}
+
+/* A hash of n bytes, eight at a time. */
+static uint64_t hash_bytes(const char *p, int64_t n) {
+  uint64_t h = 0xcbf29ce484222325u;
+  for (int64_t i = 0; i < n; i += 8) {
+    uint64_t x = 0;
+    memcpy(&x, p + i, (size_t)dm_min_i64(8, n - i));
+    h = (h ^ x) * 0x100000001b3u;
+    h ^= h >> 29;
+  }
+  return h;
+}
+
+/* _digests(tensors) -> an int64 tensor with a hash of the bytes of each. */
+static int digests(lua_State *L) {
+  State *S = dm_enter(L);
+  int n;
+  Handle *out = dm_push_own(L, S);
+  dm_Tensor **list = push_tensors(L, 1, &n);
+  const int64_t size = n;
+  DM_CHECK(L, dm_tensor_new(DM_I64, 1, &size, (dm_Device){.type = DM_CPU}, &out->t));
+  for (int i = 0; i < n; i++) {
+    dm_Tensor *dense = NULL;
+    DM_CHECK(L, dm_dense_of(list[i], &dense));
+    const uint64_t h =
+        dense->numel > 0 ? hash_bytes(dm_tensor_data(dense), dm_tensor_bytes(dense)) : 0;
+    ((int64_t *)dm_tensor_data(out->t))[i] = (int64_t)h;
+    dm_tensor_unref(&dense);
+  }
+  lua_pop(L, 1);
+  return 1;
+}
+
 void dm_register_distributed(lua_State *L, State *S) {
+  static const luaL_Reg reducer_methods[] = {
+      {"is_open", reducer_is_open},   {"wait", reducer_wait},   {"settle", reducer_settle},
+      {"shadow", reducer_shadow},     {"order", reducer_order}, {"arrange", reducer_arrange},
+      {"set_wire", reducer_set_wire}, {"pause", reducer_pause}, {"counts", reducer_counts},
+      {"close", reducer_close},       {"__gc", reducer_close},  {NULL, NULL}};
+  dm_register_class(L, reducer_class, reducer_methods, S);
   static const luaL_Reg methods[] = {
       {"wait", work_wait}, {"limit", work_limit}, {"__gc", work_gc}, {NULL, NULL}};
   dm_register_class(L, work_class, methods, S);
@@ -303,4 +523,9 @@ const luaL_Reg dm_distributed_functions[] = {{"_dist_lacks", lacks},
                                              {"_dist_leave", leave},
                                              {"_dist_left", left},
                                              {"_dist_stats", stats},
+                                             {"_reducer_new", reducer_new},
+                                             {"_has_reducer", has_reducer},
+                                             {"_reducers_pause", reducers_pause},
+                                             {"_reducer_waiter", reducer_waiter},
+                                             {"_digests", digests},
                                              {NULL, NULL}};

@@ -77,7 +77,9 @@ static int tensor_backward(lua_State *L) {
   running = L;
   const dm_status st = dm_backward(1, in, in + 1, flags);
   dm_let_go_all(2, in);
-  return end_backward(L, outer, st);
+  (void)end_backward(L, outer, st);
+  if (!outer) dm_wait_for_ranks(L);
+  return 0;
 }
 
 enum { MAX_ARRAY = 1 << 24 };

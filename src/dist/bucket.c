@@ -1,0 +1,502 @@
+#include "dist/bucket.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "engine/tape.h"
+
+/* Parts of a bucket begin at multiples of this, for the sake of vectors. */
+enum { ALIGN_BYTES = 64, TRAILER_HEAD = 1 };
+
+typedef struct Param {
+  dm_Tensor *leaf; /* owned */
+  dm_GradHome home;
+  uint64_t came; /* the number of the node at which its gradient was complete; 0: at the end */
+} Param;
+
+/* A number of parameters, in the order of the reducer's, of one dtype and device. */
+typedef struct Bucket {
+  int first, n;    /* in order[] */
+  dm_Tensor *flat; /* owned: (numel) */
+  dm_Tensor *wire; /* owned, while it travels: flat, or what is sent in its place */
+  dm_Work *work;   /* owned, until it is settled; or NULL */
+  uint64_t until;  /* complete once a pass is behind this number; 0: at the end */
+} Bucket;
+
+struct dm_Reducer {
+  dm_GradHomes homes; /* the first member: its address is the reducer's */
+  bool closed, paused, sends, open;
+  dm_Group *group; /* gone with the process group */
+  int n_rank;
+  dm_DType wire;
+  int64_t first_bytes, bytes, n_pass;
+  uint64_t layout; /* a hash, which has to agree */
+  char where[DM_LINE_TEXT];
+  int n_param, n_bucket, next, n_early;
+  Param *params;
+  int *order; /* (n_param) the parameters, bucket by bucket */
+  int *bucket_of;
+  Bucket *buckets;    /* (n_param + 1) */
+  int trailer_bucket; /* the last one */
+  int64_t trailer_at; /* its first element there */
+  float *trailer;     /* (TRAILER_HEAD + n_param): as it came */
+};
+
+/* Of this thread, as backward passes are. */
+static _Thread_local int n_paused, n_open;
+
+static dm_Reducer *reducer_of(dm_GradHomes *h) { return (dm_Reducer *)(void *)h; }
+
+/* ---- the layout ---- */
+
+static int64_t aligned(int64_t bytes) {
+  return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+}
+
+/* Bytes of a parameter's part. */
+static int64_t part_bytes(const dm_Tensor *leaf) { return aligned(dm_tensor_bytes(leaf)); }
+
+static void drop_bucket(Bucket *b) {
+  dm_tensor_unref(&b->flat);
+  dm_tensor_unref(&b->wire);
+  dm_work_unref(&b->work);
+}
+
+static bool goes_together(const dm_Tensor *a, const dm_Tensor *b) {
+  return a->dtype == b->dtype && dm_device_eq(a->device, b->device);
+}
+
+/* Puts the parameters into buckets: one of each dtype and device is open at a time, and a
+   bucket takes its place in the order when it is full. */
+static void assign(dm_Reducer *r, const int64_t *order) {
+  int n_placed = 0;
+  for (int i = 0; i < r->n_param; i++) r->bucket_of[i] = -1;
+  r->n_bucket = 0;
+  for (int i = 0; i < r->n_param; i++) {
+    if (r->bucket_of[order[i]] >= 0) continue;
+    /* the bucket that parameter order[i] opens takes what comes behind it, until it is full */
+    const dm_Tensor *one = r->params[order[i]].leaf;
+    const int64_t cap = r->n_bucket == 0 ? r->first_bytes : r->bytes;
+    Bucket *b = &r->buckets[r->n_bucket];
+    *b = (Bucket){.first = n_placed};
+    int64_t bytes = 0;
+    for (int k = i; k < r->n_param && bytes < cap; k++) {
+      const int param = (int)order[k];
+      if (r->bucket_of[param] >= 0 || !goes_together(one, r->params[param].leaf)) continue;
+      bytes += part_bytes(r->params[param].leaf);
+      r->bucket_of[param] = r->n_bucket;
+      r->order[n_placed++] = param;
+      b->n++;
+    }
+    r->n_bucket++;
+  }
+}
+
+static int64_t trailer_floats(const dm_Reducer *r) { return TRAILER_HEAD + r->n_param; }
+
+/* Whether the trailer can stand behind the gradients of the last bucket. */
+static bool takes_trailer(const dm_Reducer *r, const dm_Tensor *leaf) {
+  return leaf->dtype == DM_F32 && leaf->device.type == DM_CPU && r->wire == DM_NO_DTYPE;
+}
+
+/* Makes a dense tensor all zeros. */
+static dm_status clear(dm_Tensor *t) {
+  if (t->device.type == DM_CPU) {
+    if (t->numel > 0) memset(dm_tensor_data(t), 0, (size_t)dm_tensor_bytes(t));
+    return DM_OK;
+  }
+  const int64_t same[2] = {DM_NO_DTYPE, -1};
+  dm_Tensor *in[2] = {t, NULL};
+  DM_TRY(dm_call(DM_OP_zeros_like, 1, in, same, &in[1]));
+  const dm_status st = dm_call_inplace(DM_OP_copy, 2, in, NULL);
+  dm_tensor_unref(&in[1]);
+  return st;
+}
+
+/* Makes the bucket's memory, all zeros, with room for `more` bytes at the end. */
+static dm_status fill_bucket(dm_Reducer *r, Bucket *b, int64_t more) {
+  const dm_Tensor *one = b->n ? r->params[r->order[b->first]].leaf : NULL;
+  const dm_DType dtype = one ? (dm_DType)one->dtype : DM_F32;
+  const dm_Device device = one ? one->device : (dm_Device){.type = DM_CPU};
+  int64_t bytes = more;
+  for (int i = 0; i < b->n; i++) bytes += part_bytes(r->params[r->order[b->first + i]].leaf);
+  const int64_t n = bytes / dm_dtype_size(dtype);
+  DM_TRY(dm_tensor_new(dtype, 1, &n, device, &b->flat));
+  return clear(b->flat);
+}
+
+/* A view of the part of a bucket that begins at an element, in the leaf's shape. */
+static dm_status view_part(dm_Tensor *flat, const dm_Tensor *leaf, int64_t at,
+                           dm_Tensor **out) {
+  int64_t stride[DM_MAX_DIM];
+  dm_contiguous_strides(leaf->ndim, leaf->shape, stride);
+  DM_TRY(dm_tensor_view(flat, leaf->ndim, leaf->shape, stride, at, out));
+  dm_tensor_unref(&(*out)->base);
+  return DM_OK;
+}
+
+static uint64_t mixed(uint64_t h, uint64_t x) { return (h ^ x) * 0x100000001b3u; }
+
+/* Gives the parameters of a bucket their parts. */
+static dm_status place(dm_Reducer *r, const Bucket *b) {
+  int64_t at = 0;
+  for (int i = 0; i < b->n; i++) {
+    Param *p = &r->params[r->order[b->first + i]];
+    dm_Tensor *part;
+    DM_TRY(view_part(b->flat, p->leaf, at, &part));
+    dm_tensor_unref(&p->home.at);
+    p->home.at = part;
+    at += part_bytes(p->leaf) / dm_dtype_size((dm_DType)p->leaf->dtype);
+    r->layout = mixed(mixed(r->layout, (uint64_t)r->order[b->first + i]), p->leaf->dtype);
+    r->layout = mixed(r->layout, (uint64_t)p->leaf->numel);
+  }
+  return DM_OK;
+}
+
+/* Makes the buckets that assign() has planned, and the trailer's place. */
+static dm_status make_buckets(dm_Reducer *r) {
+  const Bucket *end = r->n_bucket ? &r->buckets[r->n_bucket - 1] : NULL;
+  const int64_t more = aligned(trailer_floats(r) * (int64_t)sizeof(float));
+  const bool together =
+      end && takes_trailer(r, r->params[r->order[end->first + end->n - 1]].leaf);
+  if (!together) r->buckets[r->n_bucket++] = (Bucket){.first = r->n_param};
+  r->trailer_bucket = r->n_bucket - 1;
+  r->layout = (uint64_t)r->n_bucket;
+  for (int i = 0; i < r->n_bucket; i++) {
+    Bucket *b = &r->buckets[i];
+    DM_TRY(fill_bucket(r, b, i == r->trailer_bucket ? more : 0));
+    DM_TRY(place(r, b));
+  }
+  r->trailer_at = (r->buckets[r->trailer_bucket].flat->numel * (int64_t)sizeof(float) - more) /
+                  (int64_t)sizeof(float);
+  return DM_OK;
+}
+
+/* The order in which the parameters were registered, backwards. */
+static dm_status arrange_reversed(dm_Reducer *r) {
+  int64_t *order = dm_alloc((int64_t)sizeof *order * (r->n_param + 1));
+  if (!order) return dm_fail(DM_EMEM, "DistributedDataParallel: out of memory");
+  for (int i = 0; i < r->n_param; i++) order[i] = r->n_param - 1 - i;
+  const dm_status st = dm_reducer_arrange(r, order);
+  dm_free(order);
+  return st;
+}
+
+dm_status dm_reducer_arrange(dm_Reducer *r, const int64_t *order) {
+  for (int i = 0; i < r->n_bucket; i++) drop_bucket(&r->buckets[i]);
+  assign(r, order);
+  return make_buckets(r);
+}
+
+/* ---- sending ---- */
+
+/* "bucket 2 of 5, pass 7, layout 1a2b": a rank that means another one is named. */
+static void describe(const dm_Reducer *r, const Bucket *b, dm_Header *h) {
+  snprintf(h->name, sizeof h->name, "DistributedDataParallel");
+  snprintf(h->key, sizeof h->key,
+           "bucket %d of %d, %lld %s, pass %lld, %d parameters, layout %08x",
+           (int)(b - r->buckets) + 1, r->n_bucket, (long long)b->flat->numel,
+           dm_dtype_name((dm_DType)b->wire->dtype), (long long)r->n_pass, r->n_param,
+           (unsigned)(r->layout ^ r->layout >> 32));
+  snprintf(h->line, sizeof h->line, "%s", r->where);
+  h->n_bytes = dm_tensor_bytes(b->wire);
+}
+
+/* What travels: the bucket itself, or a copy in another dtype or on the CPU. */
+static dm_status make_wire(const dm_Reducer *r, Bucket *b) {
+  const bool narrow = r->wire != DM_NO_DTYPE && b->n > 0 && !dm_is_low(b->flat->dtype);
+  const dm_DType dtype = narrow ? r->wire : (dm_DType)b->flat->dtype;
+  if (!narrow && b->flat->device.type == DM_CPU) {
+    b->wire = dm_tensor_ref(b->flat);
+    return DM_OK;
+  }
+  DM_TRY(dm_tensor_new(dtype, 1, &b->flat->numel, (dm_Device){.type = DM_CPU}, &b->wire));
+  dm_Tensor *in[2] = {b->wire, b->flat};
+  return dm_call_inplace(DM_OP_copy, 2, in, NULL);
+}
+
+static dm_status send(dm_Reducer *r, Bucket *b) {
+  if (!dm_world_is_open())
+    return dm_fail(DM_ESTATE, "DistributedDataParallel: the process group has ended");
+  DM_TRY(make_wire(r, b));
+  b->work = dm_work_new();
+  if (!b->work) return dm_fail(DM_EMEM, "DistributedDataParallel: out of memory");
+  dm_Work *w = b->work;
+  w->kind = DM_WORK_ALL_REDUCE;
+  w->op = DM_RANK_AVG;
+  w->group = w->agree = r->group;
+  w->in = dm_tensor_ref(b->wire);
+  describe(r, b, &w->header);
+  DM_TRY(dm_world_post(w));
+  b->wire->storage->version++;
+  return DM_OK;
+}
+
+/* A gradient that this rank has is brought to its part; in the others' part are zeros. */
+static dm_status complete(Param *p, bool has_data) {
+  p->home.sent = true;
+  if (has_data && p->leaf->grad) return dm_home_bring(p->leaf, &p->home);
+  return clear(p->home.at);
+}
+
+/* Writes what this rank says in the trailer. */
+static void write_trailer(const dm_Reducer *r, bool has_data) {
+  float *t = (float *)dm_tensor_data(r->buckets[r->trailer_bucket].flat) + r->trailer_at;
+  t[0] = has_data;
+  for (int i = 0; i < r->n_param; i++)
+    t[TRAILER_HEAD + i] = has_data && r->params[i].leaf->grad;
+}
+
+/* Hands the next bucket over. */
+static dm_status send_next(dm_Reducer *r, bool has_data) {
+  Bucket *b = &r->buckets[r->next];
+  for (int i = 0; i < b->n; i++) DM_TRY(complete(&r->params[r->order[b->first + i]], has_data));
+  if (r->next == r->trailer_bucket) write_trailer(r, has_data);
+  r->next++;
+  return send(r, b);
+}
+
+/* ---- a pass ---- */
+
+static dm_status refuse_open(const dm_Reducer *r) {
+  if (!r->open) return DM_OK;
+  return dm_fail(
+      DM_ESTATE,
+      "DistributedDataParallel: the gradients of the last backward pass are still on "
+      "their way: it was ended by an error");
+}
+
+/* A bucket is complete when the last of its parameters is. */
+static void find_ends(dm_Reducer *r) {
+  for (int i = 0; i < r->n_param; i++) {
+    Param *p = &r->params[i];
+    p->came = p->home.oldest;
+    Bucket *b = &r->buckets[r->bucket_of[i]];
+    if (p->came < b->until) b->until = p->came;
+  }
+}
+
+static dm_status begin(dm_GradHomes *h) {
+  dm_Reducer *r = reducer_of(h);
+  h->until = 0;
+  r->sends = r->n_rank > 1 && !r->paused && n_paused == 0 && !r->closed;
+  for (int i = 0; i < r->n_param; i++) r->params[i].home.sent = false;
+  if (!r->sends) return DM_OK;
+  DM_TRY(refuse_open(r));
+  r->n_pass++;
+  r->next = r->n_early = 0;
+  for (int i = 0; i < r->n_bucket; i++) r->buckets[i].until = r->buckets[i].n ? UINT64_MAX : 0;
+  find_ends(r);
+  h->until = r->buckets[0].until;
+  r->open = true;
+  n_open++;
+  return DM_OK;
+}
+
+static dm_status passed(dm_GradHomes *h, uint64_t next) {
+  dm_Reducer *r = reducer_of(h);
+  h->until = 0;
+  if (r->closed) return DM_OK;
+  while (r->next < r->n_bucket && r->buckets[r->next].until > next) {
+    DM_TRY(send_next(r, true));
+    r->n_early++;
+  }
+  h->until = r->next < r->n_bucket ? r->buckets[r->next].until : 0;
+  return DM_OK;
+}
+
+/* After a failure the pass sends no more, and what it has sent ends without it. */
+static void give_up(dm_Reducer *r) {
+  for (int i = 0; i < r->n_bucket; i++) {
+    dm_work_unref(&r->buckets[i].work);
+    dm_tensor_unref(&r->buckets[i].wire);
+  }
+  if (r->open) n_open--;
+  r->open = false;
+}
+
+static dm_status end(dm_GradHomes *h, bool well) {
+  dm_Reducer *r = reducer_of(h);
+  if (!r->sends || r->closed) return DM_OK;
+  dm_status st = DM_OK;
+  while (well && r->next < r->n_bucket && st == DM_OK) st = send_next(r, true);
+  if (!well || st != DM_OK) give_up(r);
+  return st;
+}
+
+dm_status dm_reducer_shadow(dm_Reducer *r) {
+  DM_TRY(refuse_open(r));
+  r->n_pass++;
+  r->next = 0;
+  r->open = true;
+  n_open++;
+  dm_status st = DM_OK;
+  while (r->next < r->n_bucket && st == DM_OK) st = send_next(r, false);
+  if (st != DM_OK) give_up(r);
+  return st;
+}
+
+bool dm_reducer_is_open(const dm_Reducer *r) { return r->open; }
+bool dm_reducers_are_open(void) { return n_open > 0; }
+
+int dm_reducer_wait(const dm_Reducer *r, int ms, const char **why) {
+  for (int i = 0; i < r->n_bucket; i++) {
+    const dm_Work *w = r->buckets[i].work;
+    if (!w) continue;
+    if (!dm_world_wait(w, ms)) return 0;
+    if (!w->failed) continue;
+    *why = w->failure;
+    return -1;
+  }
+  return 1;
+}
+
+/* *= factor */
+static dm_status scale(dm_Tensor *t, double factor) {
+  dm_Tensor *by = NULL;
+  DM_TRY(dm_tensor_number(false, factor, 0, &by));
+  dm_Tensor *in[2] = {t, by};
+  const dm_status st = dm_call_inplace(DM_OP_mul, 2, in, NULL);
+  dm_tensor_unref(&by);
+  return st;
+}
+
+/* Brings what has travelled back into the bucket. */
+static dm_status unpack(Bucket *b) {
+  if (b->wire == b->flat) return DM_OK;
+  dm_Tensor *in[2] = {b->flat, b->wire};
+  return dm_call_inplace(DM_OP_copy, 2, in, NULL);
+}
+
+/* Gives a parameter that some rank has used its gradient. */
+static dm_status hand_out(const dm_Reducer *r, const Param *p, float used) {
+  if (!(used > 0) || p->leaf->grad) return DM_OK;
+  DM_TRY(dm_home_show(p->leaf, &p->home));
+  if (r->homes.scaled) p->leaf->grad->flags |= DM_T_SCALED;
+  return DM_OK;
+}
+
+dm_status dm_reducer_settle(dm_Reducer *r, bool by_active, double *active) {
+  const char *why;
+  dm_status st = DM_OK;
+  *active = 1;
+  if (dm_reducer_wait(r, 0, &why) != 1) {
+    give_up(r);
+    return DM_OK;
+  }
+  for (int i = 0; i < r->n_bucket; i++) DM_GO(unpack(&r->buckets[i]));
+  memcpy(r->trailer,
+         (float *)dm_tensor_data(r->buckets[r->trailer_bucket].flat) + r->trailer_at,
+         sizeof *r->trailer * (size_t)trailer_floats(r));
+  *active = round((double)r->trailer[0] * r->n_rank) / r->n_rank; /* the shares are float32 */
+  const bool scales = by_active && *active > 0 && *active < 1;
+  for (int i = 0; i < r->n_bucket && scales; i++) DM_GO(scale(r->buckets[i].flat, 1 / *active));
+  for (int i = 0; i < r->n_param; i++)
+    DM_GO(hand_out(r, &r->params[i], r->trailer[TRAILER_HEAD + i]));
+done:
+  give_up(r);
+  return st;
+}
+
+/* ---- begin and end ---- */
+
+static void drop(dm_GradHomes *h) {
+  dm_Reducer *r = reducer_of(h);
+  for (int i = 0; i < r->n_bucket; i++) drop_bucket(&r->buckets[i]);
+  for (int i = 0; i < r->n_param; i++) {
+    dm_tensor_unref(&r->params[i].home.at);
+    dm_tensor_unref(&r->params[i].leaf);
+  }
+  dm_free(r->params);
+  dm_free(r->order);
+  dm_free(r->bucket_of);
+  dm_free(r->buckets);
+  dm_free(r->trailer);
+  dm_free(r);
+}
+
+void dm_reducer_close(dm_Reducer **rp) {
+  dm_Reducer *r = *rp;
+  *rp = NULL;
+  if (!r) return;
+  for (int i = 0; i < r->n_param; i++) {
+    dm_Tensor *leaf = r->params[i].leaf;
+    if (leaf && leaf->grad_home == &r->params[i].home) dm_home_take(leaf);
+  }
+  r->closed = true;
+  give_up(r);
+  dm_homes_unref(&r->homes);
+}
+
+/* Takes the arrays of a reducer for n parameters. */
+static bool allocate(dm_Reducer *r, int n) {
+  r->params = dm_alloc_zero((int64_t)sizeof *r->params * (n + 1));
+  r->order = dm_alloc_zero((int64_t)sizeof *r->order * (n + 1));
+  r->bucket_of = dm_alloc_zero((int64_t)sizeof *r->bucket_of * (n + 1));
+  r->buckets = dm_alloc_zero((int64_t)sizeof *r->buckets * (n + 1));
+  r->trailer = dm_alloc_zero((int64_t)sizeof *r->trailer * (n + TRAILER_HEAD));
+  return r->params && r->order && r->bucket_of && r->buckets && r->trailer;
+}
+
+dm_status dm_reducer_new(int n, dm_Tensor *const *params, const dm_ReducerOptions *o,
+                         dm_Reducer **out) {
+  dm_Reducer *r = dm_alloc_zero(sizeof *r);
+  if (!r) return dm_fail(DM_EMEM, "DistributedDataParallel: out of memory");
+  r->homes =
+      (dm_GradHomes){.refs = 1, .begin = begin, .passed = passed, .end = end, .drop = drop};
+  r->group = o->group;
+  r->n_rank = o->group->n;
+  r->wire = DM_NO_DTYPE;
+  r->first_bytes = o->first_bytes;
+  r->bytes = o->bytes;
+  snprintf(r->where, sizeof r->where, "%s", o->where);
+  dm_status st = DM_OK;
+  if (!allocate(r, n)) st = dm_fail(DM_EMEM, "DistributedDataParallel: out of memory");
+  for (int i = 0; i < n && st == DM_OK; i++) {
+    r->params[i].leaf = dm_tensor_ref(params[i]);
+    r->params[i].home.homes = &r->homes;
+    r->n_param++;
+  }
+  if (st == DM_OK) st = arrange_reversed(r);
+  for (int i = 0; i < n && st == DM_OK; i++)
+    dm_home_give(params[i], &r->params[i].home, dm_next_seq());
+  if (st != DM_OK) {
+    dm_reducer_close(&r);
+    return st;
+  }
+  *out = r;
+  return DM_OK;
+}
+
+/* The trailer travels in float32, so the last bucket may have to be another one. */
+dm_status dm_reducer_set_wire(dm_Reducer *r, dm_DType wire) {
+  r->wire = wire;
+  int64_t *order = dm_alloc((int64_t)sizeof *order * (r->n_param + 1));
+  if (!order) return dm_fail(DM_EMEM, "DistributedDataParallel: out of memory");
+  for (int i = 0; i < r->n_param; i++) order[i] = r->order[i];
+  const dm_status st = dm_reducer_arrange(r, order);
+  dm_free(order);
+  return st;
+}
+void dm_reducer_pause(dm_Reducer *r, bool paused) { r->paused = paused; }
+void dm_reducers_pause(int more) { n_paused += more; }
+
+void dm_reducer_order(const dm_Reducer *r, int64_t *order) {
+  /* by falling number of the node at which each was complete; by insertion, for it is done once
+   */
+  for (int i = 0; i < r->n_param; i++) {
+    const int param = r->n_param - 1 - i;
+    int k = i;
+    for (; k > 0 && r->params[order[k - 1]].came < r->params[param].came; k--)
+      order[k] = order[k - 1];
+    order[k] = param;
+  }
+}
+
+int dm_reducer_params(const dm_Reducer *r) { return r->n_param; }
+int dm_reducer_buckets(const dm_Reducer *r) { return r->n_bucket; }
+int64_t dm_reducer_passes(const dm_Reducer *r) { return r->n_pass; }
+int dm_reducer_early(const dm_Reducer *r) { return r->n_early; }

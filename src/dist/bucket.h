@@ -1,0 +1,65 @@
+/* Buckets: gradients of parameters that processes average, in a few long tensors.
+
+   A reducer gives each parameter a home (engine/home.h) in a bucket, so that gradients lie in
+   buckets from the start. While a backward pass goes on, the buckets whose gradients are
+   complete are handed to the communication thread, always in the same order: the sums of the
+   first ones move while the pass computes the last ones. At its end the rest follows; then the
+   script waits, and `settle` brings the gradients to the parameters.
+
+   The last bucket ends in a trailer, which tells for each parameter which share of the ranks
+   has used it, and which share of them had data at all. A parameter that no rank has used keeps
+   no gradient; one that some rank has used gets the mean, to which the others add zeros. */
+#ifndef DM_BUCKET_H
+#define DM_BUCKET_H
+
+#include "dist/world.h"
+#include "engine/home.h"
+
+typedef struct dm_Reducer dm_Reducer;
+
+typedef struct dm_ReducerOptions {
+  dm_Group *group;
+  int64_t first_bytes, bytes; /* that a bucket holds; the first one, the others */
+  const char *where;          /* the line of the script, for messages */
+} dm_ReducerOptions;
+
+/* Gives n parameters homes, in buckets from the last parameter to the first one. */
+dm_status dm_reducer_new(int n, dm_Tensor *const *params, const dm_ReducerOptions *o,
+                         dm_Reducer **out);
+/* Takes the homes away; a pass that is under way goes on without. */
+void dm_reducer_close(dm_Reducer **r);
+
+/* The dtype in which gradients travel: of 16 bits, or DM_NO_DTYPE for their own. */
+dm_status dm_reducer_set_wire(dm_Reducer *r, dm_DType wire);
+/* Whether passes only add to the gradients and send nothing: of one reducer, or of all. */
+void dm_reducer_pause(dm_Reducer *r, bool paused);
+void dm_reducers_pause(int more); /* counted: 1 begins, -1 ends */
+
+/* Whether a pass has handed over what is not settled yet: of one reducer, or of any. */
+bool dm_reducer_is_open(const dm_Reducer *r);
+bool dm_reducers_are_open(void);
+/* Waits so many milliseconds for what was handed over: 1: done; 0: not yet; -1: failed, *why.
+ */
+int dm_reducer_wait(const dm_Reducer *r, int ms, const char **why);
+/* After dm_reducer_wait: the averages are the parameters' gradients. by_active: divides by the
+   ranks that had data. *active: which share of the ranks had. After a failure it only forgets
+   what was handed over. */
+dm_status dm_reducer_settle(dm_Reducer *r, bool by_active, double *active);
+
+/* Takes part in a pass of the other ranks, without data of its own. */
+dm_status dm_reducer_shadow(dm_Reducer *r);
+
+/* order[i]: the number of the parameter, from 0, whose gradient was the i-th to be complete in
+   the last pass that sent. */
+void dm_reducer_order(const dm_Reducer *r, int64_t *order);
+/* Makes the buckets anew, in this order of the parameters. */
+dm_status dm_reducer_arrange(dm_Reducer *r, const int64_t *order);
+
+int dm_reducer_params(const dm_Reducer *r);
+int dm_reducer_buckets(const dm_Reducer *r);
+/* Passes that sent, so far. */
+int64_t dm_reducer_passes(const dm_Reducer *r);
+/* Buckets of the last pass that were handed over before its end. */
+int dm_reducer_early(const dm_Reducer *r);
+
+#endif
