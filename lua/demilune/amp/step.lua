@@ -4,6 +4,7 @@
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local utils = require "demilune.nn.utils"
+local pause = require "demilune.distributed.pause"
 
 local step = {}
 
@@ -44,7 +45,8 @@ end
 --- array that the loss reaches. scaler: nil, or one that is off (bfloat16), is
 --- plain training. max_norm: the norm of the gradients of `parameters` (default:
 --- all of the optimizers') is held there. accumulate = n: the loss is divided by
---- n, and only each n-th call steps; the others leave the gradients to be added to.
+--- n, and only each n-th call steps; the others leave the gradients to be added to, and those of
+--- a DistributedDataParallel are averaged at the n-th alone.
 --- Returns whether this call stepped, and the norm before clipping (a tensor, or
 --- nil). It waits for nothing, so a step that the scaler skips counts as stepped:
 --- scaler:stepped(optimizer) tells whether it was.
@@ -53,10 +55,15 @@ function step.step(...)
   local scaler, optimizers, n = o.scaler, o.optimizers, o.accumulate
   local loss = n > 1 and o.loss / n or o.loss
   if scaler then loss = scaler:scale(loss) end
-  loss:backward()
   local first = optimizers[1]
-  passes[first] = (passes[first] or 0) + 1
-  if passes[first] < n then return false end
+  local done = (passes[first] or 0) + 1
+  if done < n then
+    local _ <close> = pause() -- processes average the gradients of the last pass
+    loss:backward()
+    passes[first] = done
+    return false
+  end
+  loss:backward()
   passes[first] = nil
   local norm
   if o.max_norm then

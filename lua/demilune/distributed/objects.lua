@@ -4,15 +4,30 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local shown = require "demilune.shown"
 local travel = require "demilune.data.travel"
 local collectives = require "demilune.distributed.collectives"
 local world = require "demilune.distributed.world"
 
 local objects = {}
 
+local SHOWN = getmetatable(shown{})
+
+-- The value with plain tables in place of those that this library's functions return, such as a
+-- state_dict, which print and sort their content by functions.
+local function without_manners(value, done)
+  if type(value) ~= "table" then return value end
+  if done[value] then return done[value] end
+  local meta, copy = getmetatable(value), {}
+  if meta ~= nil and meta ~= SHOWN then return value end
+  done[value] = copy
+  for key, v in next, value do copy[key] = without_manners(v, done) end
+  return copy
+end
+
 -- "=" and the value as bytes; or "!" and the reason why it cannot travel.
 local function written(value)
-  local bytes, tensors = travel.pack_plain("the object", value)
+  local bytes, tensors = travel.pack_plain("the object", without_manners(value, {}))
   if not bytes then return "!" .. tensors end
   local out = {("s8I4"):pack(bytes, #tensors)}
   for _, t in ipairs(tensors) do

@@ -9,9 +9,9 @@ local texts = require "demilune.docs.texts"
 
 local docs = {}
 
-local MODULES = {"nn", "nn.functional", "nn.utils", "nn.init", "optim", "optim.lr_scheduler",
-  "optim.swa_utils", "amp", "autograd", "data", "datasets", "transforms", "models", "metrics",
-  "text", "cuda", "linalg", "fft", "special", "signal", "distributions",
+local MODULES = {"nn", "nn.functional", "nn.utils", "nn.init", "nn.parallel", "optim",
+  "optim.lr_scheduler", "optim.swa_utils", "amp", "autograd", "data", "datasets", "transforms",
+  "models", "metrics", "text", "cuda", "linalg", "fft", "special", "signal", "distributions",
   "func", "profiler", "vision", "plot", "jupyter", "distributed"}
 docs.modules = MODULES
 

@@ -39,6 +39,7 @@ end
 late.extend(nn, file_of, {
   functional = "demilune.nn.functional",
   init = "demilune.nn.init_weights",
+  parallel = "demilune.nn.parallel",
   utils = "demilune.nn.utils",
 })
 

@@ -893,6 +893,19 @@ return {
     nn.isinstance(nn.Linear(2, 3), nn.Linear)  --> true
     nn.isinstance(nn.ReLU(), nn.Module)  --> true
     nn.isinstance(nn.ReLU(), {nn.Linear, nn.Conv2d})  --> false]],
+  ["nn.parallel"] = [[
+    dm.distributed.init_process_group()
+    local model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
+    model(dm.ones(2, 4)):sum():backward() -- the mean over all processes
+    model.module.bias.grad:item()  --> 2.0
+    dm.distributed.destroy_process_group()]],
+  ["nn.parallel.DistributedDataParallel"] = [[
+    dm.distributed.init_process_group()
+    local model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1), {broadcast_buffers = false})
+    model:no_sync(function() model(dm.ones(2, 4)):sum():backward() end) -- sends nothing
+    model(dm.ones(2, 4)):sum():backward()
+    model.module.bias.grad:item()  --> 4.0
+    dm.distributed.destroy_process_group()]],
   ["nn.utils"] = [[
     local net = nn.Linear(4, 2)
     net(dm.rand(8, 4)):sum():backward()

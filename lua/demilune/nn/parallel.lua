@@ -1,0 +1,364 @@
+-- nn.parallel: models that several processes train together (torch.nn.parallel's names).
+--
+-- C averages the gradients while the backward pass computes the others (src/dist/bucket.h), whoever
+-- calls the module: all hangs on backward(), which returns when the averages are there. Here are
+-- the checks, the broadcast of what ranks begin with, and the waiting.
+-- S. Li et al. 2020, PyTorch Distributed: experiences on accelerating data parallel training.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local dtypes = require "demilune.dtypes"
+local options = require "demilune.options"
+local collectives = require "demilune.distributed.collectives"
+local objects = require "demilune.distributed.objects"
+local world = require "demilune.distributed.world"
+local Module = require "demilune.nn.module"
+
+local NAME = "DistributedDataParallel"
+local MIB = 1 << 20
+local FIRST_MIB, CPU_MIB, CUDA_MIB = 1, 4, 25 -- that a bucket holds
+local CHUNK = 1 << 22                         -- elements that are broadcast together
+
+local parallel = {}
+
+-- ---- what the ranks begin with ----
+
+-- Gives the tensors of the group's first rank (or of rank `root` of the world) to all, in as few
+-- messages as it takes.
+local function broadcast_all(tensors, group, root)
+  local _ <close> = core.no_grad()
+  local parts = {}
+  local function flush(list)
+    local flat = {}
+    for i, t in ipairs(list) do flat[i] = t:detach():reshape(-1) end
+    local all, at = collectives.broadcast(core.cat(flat), root or group.ranks[1], group), 1
+    for _, t in ipairs(list) do
+      local n = t:numel()
+      t:detach():copy_(all[{{at, at + n - 1}}]:reshape(t.shape))
+      at = at + n
+    end
+  end
+  local order = {}
+  for _, t in ipairs(tensors) do
+    local key = t.dtype .. t.device
+    local list = parts[key]
+    if not list then
+      list = {n = 0}
+      parts[key], order[#order + 1] = list, key
+    end
+    if t:numel() > 0 then list[#list + 1], list.n = t, list.n + t:numel() end
+    if list.n >= CHUNK then
+      flush(list)
+      parts[key] = {n = 0}
+    end
+  end
+  for _, key in ipairs(order) do
+    if parts[key].n > 0 then flush(parts[key]) end
+  end
+end
+
+-- {{name, description}, ...} of the module's parameters and buffers.
+local function described(module)
+  local list = {}
+  for name, p in module:named_parameters() do
+    list[#list + 1] = {"parameter '" .. name .. "'", ("%s %s%s"):format(tostring(p.shape), p.dtype,
+      p.requires_grad and "" or ", which requires no gradient")}
+  end
+  for name, b in module:named_buffers() do
+    list[#list + 1] = {"buffer '" .. name .. "'", ("%s %s"):format(tostring(b.shape), b.dtype)}
+  end
+  return list
+end
+
+-- Where the lists differ, in words: "parameter 'fc.weight' is {2, 3} float32 on rank 0, {2, 4}
+-- float32 on rank 1"; or nil.
+local function difference(first, own, first_rank, rank)
+  for i = 1, math.max(#first, #own) do
+    local a, b = first[i], own[i]
+    if not b or not a then
+      return ("%s is on rank %d only"):format((a or b)[1], a and first_rank or rank)
+    elseif a[1] ~= b[1] then
+      return ("number %d is %s on rank %d, %s on rank %d"):format(i, a[1], first_rank, b[1], rank)
+    elseif a[2] ~= b[2] then
+      return ("%s is %s on rank %d, %s on rank %d"):format(a[1], a[2], first_rank, b[2], rank)
+    end
+  end
+end
+
+-- Raises on all ranks where their modules are not alike.
+local function check_alike(module, group)
+  local first_rank = group.ranks[1]
+  local own = described(module)
+  local first = objects.broadcast_object(own, first_rank, group)
+  local why = difference(first, own, first_rank, world.rank(NAME))
+  local all = objects.all_gather_object(why or false, group)
+  for i = 1, #group.ranks do
+    if all[i] then caller.raise("%s: the ranks' modules differ: %s", NAME, all[i]) end
+  end
+end
+
+-- The parameters that are trained, and their names.
+local function trained(module)
+  local list, names = {}, {}
+  for name, p in module:named_parameters() do
+    if p.requires_grad then list[#list + 1], names[#names + 1] = p, name end
+  end
+  if #list == 0 then
+    caller.raise("%s: no parameter of this %s requires a gradient; hint: the module itself will "
+      .. "do", NAME, module.class)
+  end
+  local function find_taken()
+    for i, p in ipairs(list) do
+      if core._has_reducer(p) then return names[i] end
+    end
+  end
+  if find_taken() then collectgarbage() end -- one that nobody holds any more
+  local taken = find_taken()
+  if taken then
+    caller.raise("%s: parameter '%s' belongs to another %s already", NAME, taken, NAME)
+  end
+  return list, names
+end
+
+-- Lets this rank's random numbers differ from now on; those of the first rank go on.
+local function part_generators(index)
+  if index == 0 then return end
+  local state = core.get_rng_state()
+  local seed = state.seed
+  for _, x in ipairs{state.offset, index} do
+    seed = (seed ~ x) * 0x2545F4914F6CDD1D
+    seed = seed ~ (seed >> 29)
+  end
+  core.manual_seed(seed)
+end
+
+-- ---- after a backward pass ----
+
+-- Every DistributedDataParallel, by a number that is the same on all ranks.
+local live, n_made = setmetatable({}, {__mode = "v"}), 0
+
+-- The buckets from now on hold the parameters in the order in which the gradients of the first
+-- rank came.
+local function arrange(self)
+  local group = self._group
+  local order = core.tensor(self._reducer:order(), {dtype = "int64", device = "cpu"})
+  self._reducer:arrange(collectives.broadcast(order, group.ranks[1], group):totable())
+end
+
+-- Raises, on all ranks, where their parameters are not alike any more.
+local function compare(self, passes)
+  local group, differ = self._group, {}
+  local all = collectives.all_gather(core._digests(self._params), group)
+  local first = all[1]:totable()
+  for i = 2, #all do
+    for k, digest in ipairs(all[i]:totable()) do
+      if digest ~= first[k] then
+        differ[#differ + 1] = ("'%s' on rank %d"):format(self._names[k], group.ranks[i])
+        break
+      end
+    end
+  end
+  if #differ == 0 then return end
+  caller.raise("%s: replicas differ from those of rank %d after %d backward passes: %s; hint: only "
+    .. "the optimizer may change parameters, and in the same way on all ranks", NAME,
+    group.ranks[1], passes, table.concat(differ, ", "))
+end
+
+-- Waits for the gradients of the other ranks -> the share of the ranks that had data.
+local function finish(self)
+  local reducer = self._reducer
+  local _ <close> = setmetatable({}, {__close = function() -- after an error
+    if reducer:is_open() then reducer:settle() end
+  end})
+  local done, why
+  repeat done, why = reducer:wait() until done ~= false
+  if done == nil then caller.raise("%s: %s", NAME, why) end
+  local active = reducer:settle(self._join and self._join.by_active or false)
+  local _, passes = reducer:counts()
+  if passes == 1 then arrange(self) end
+  local is_due = self._every > 0 and passes % self._every == 0
+  if is_due and not self._join then compare(self, passes) end
+  return active
+end
+
+core._reducer_waiter(function()
+  for i = 1, n_made do
+    local ddp = live[i]
+    if ddp and ddp._reducer:is_open() then finish(ddp) end
+  end
+end)
+
+-- ---- the module ----
+
+--- A module whose copies on all ranks stay the same: backward() averages the gradients over the
+--- ranks, each of which computes those of its own part of a batch. The loop around it is that of
+--- one process.
+---
+--- Construction gives the parameters and buffers of the first rank to all. From then on random
+--- numbers differ between ranks, as dropout's should. A parameter that a rank has not used counts
+--- as zeros there; one that no rank has used keeps no gradient. All ranks call backward() as often
+--- as one another, or stand in join().
+---
+--- Gradients lie in buckets: `p.grad` of a parameter is a view of one. A bucket whose gradients are
+--- complete travels while the backward pass goes on.
+local DDP = Module:extend "DistributedDataParallel"
+parallel.DistributedDataParallel = DDP
+
+local bind = options.signature(NAME, [[module: module, *, bucket_cap_mb?: number,
+  broadcast_buffers: boolean = true, process_group?: group, check_every: integer = 1000]])
+
+local function bytes_of(cap, params)
+  if cap and not (cap > 0 and cap < 1e6) then
+    caller.raise("%s: bucket_cap_mb is %s, wanted a number above 0", NAME, tostring(cap))
+  end
+  cap = cap or params[1].device == "cpu" and CPU_MIB or CUDA_MIB
+  return math.ceil(math.min(cap, FIRST_MIB) * MIB), math.ceil(cap * MIB)
+end
+
+--- DistributedDataParallel(module, {bucket_cap_mb =, broadcast_buffers =, process_group =,
+--- check_every =}): all ranks make it together, of modules that are alike.
+---@param module table on its device, with its dtype
+---@param bucket_cap_mb? number MiB of a bucket; 4 by default on the CPU, 25 on a GPU
+---@param broadcast_buffers? boolean each forward in training mode takes the first rank's buffers;
+--- true by default
+---@param process_group? demilune.Group all ranks by default
+---@param check_every? integer backward passes between two comparisons of the parameters of all
+--- ranks; 1000 by default, 0 for none
+---```lua
+---dm.distributed.init_process_group()
+---local model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
+---model(dm.ones(2, 4)):sum():backward()
+---model.module.bias.grad:item()                   --> 2.0
+---dm.distributed.destroy_process_group()
+---```
+function DDP:init(...)
+  local o = bind(...)
+  local group = world.group(NAME, o.process_group)
+  local params, names = trained(o.module)
+  local first, others = bytes_of(o.bucket_cap_mb, params)
+  check_alike(o.module, group)
+  local tensors = o.module:parameters()
+  table.move(o.module:buffers(), 1, #o.module:buffers(), #tensors + 1, tensors)
+  broadcast_all(tensors, group)
+  part_generators(group.index_of[world.rank(NAME)])
+  self.module = o.module
+  local private = {_group = group, _params = params, _names = names, _every = o.check_every,
+    _broadcasts = o.broadcast_buffers, _syncs = true, _join = false,
+    _reducer = core._reducer_new(group.index, params, first, others, caller.where())}
+  for name, value in pairs(private) do rawset(self, name, value) end
+  n_made = n_made + 1
+  live[n_made] = self
+end
+
+function DDP:forward(...)
+  if self._broadcasts and self._syncs and self.training and not self._join
+    and #self._group.ranks > 1 and core.is_grad_enabled() then
+    broadcast_all(self.module:buffers(), self._group)
+  end
+  return self.module(...)
+end
+
+function DDP:copy()
+  caller.raise("%s:copy: a copy would average no gradients; hint: ddp.module:copy()", self.class)
+end
+
+-- Ends what no_sync has begun.
+local SYNC = {__close = function(scope)
+  scope.ddp._syncs = scope.before
+  scope.ddp._reducer:pause(not scope.before)
+end}
+
+local bind_no_sync = options.signature("no_sync", "fn?: function")
+
+--- Within it backward() adds to this rank's gradients and sends nothing; the first backward() after
+--- it averages the sums. For steps of several batches; amp.step and the Trainer do it themselves.
+--- `local _ <close> = ddp:no_sync()` lasts until the end of the block, `ddp:no_sync(fn)` while fn
+--- runs, whose results it returns.
+---@param fn? function
+function DDP:no_sync(...)
+  local fn = bind_no_sync(...).fn
+  local scope = setmetatable({ddp = self, before = self._syncs}, SYNC)
+  self._syncs = false
+  self._reducer:pause(true)
+  if not fn then return scope end
+  local _ <close> = scope
+  return fn()
+end
+
+-- ---- uneven numbers of batches ----
+
+local bind_join = options.signature("join", [[fn?: function, *,
+  divide_by_initial_world_size: boolean = true, states: list = {}]])
+
+-- Takes part in the passes of the others until none has data any more, then gives all ranks what
+-- the one has that stopped last.
+local function leave_join(self, states)
+  local _, own = self._reducer:counts()
+  local group = self._group
+  self:zero_grad()
+  repeat
+    self._reducer:shadow()
+  until finish(self) == 0
+  self:zero_grad()
+  local last, root = -1, group.ranks[1]
+  for i, passes in ipairs(objects.all_gather_object(own, group)) do
+    if passes > last then last, root = passes, group.ranks[i] end
+  end
+  local tensors = self.module:parameters()
+  table.move(self.module:buffers(), 1, #self.module:buffers(), #tensors + 1, tensors)
+  broadcast_all(tensors, group, root)
+  for _, part in ipairs(states) do
+    part:load_state_dict(objects.broadcast_object(part:state_dict(), root, group))
+  end
+end
+
+-- The end of a block that join() has begun: an error ends it without the others.
+local JOIN = {__close = function(scope, failure)
+  local ddp = scope.ddp
+  if failure == nil and #ddp._group.ranks > 1 then leave_join(ddp, scope.states) end
+  ddp._join = false
+end}
+
+--- For loops that have not the same number of batches on all ranks: a rank whose loop is over takes
+--- part in the backward passes of the others, with zeros, until all are over. Then all ranks get
+--- the parameters and buffers of the one that had the most batches. Buffers are not broadcast
+--- meanwhile. `local _ <close> = ddp:join()` begins it for a block, `ddp:join(fn)` for a function.
+---@param fn? function
+---@param divide_by_initial_world_size? boolean divides by all ranks (default), not by those that
+--- have data left
+---@param states? table[] what else the ranks then share: the optimizer, a schedule, a GradScaler
+function DDP:join(...)
+  local o = bind_join(...)
+  if self._join then caller.raise("join: is open already") end
+  for i, part in ipairs(o.states) do
+    if type(part) ~= "table" or not part.load_state_dict then
+      caller.raise("join: element %d of states is a %s, wanted an optimizer or the like", i,
+        type(part))
+    end
+  end
+  local scope = setmetatable({ddp = self, states = o.states}, JOIN)
+  self._join = {by_active = not o.divide_by_initial_world_size}
+  if not o.fn then return scope end
+  local _ <close> = scope
+  return o.fn()
+end
+
+-- ---- what travels ----
+
+local bind_hook = options.signature("register_comm_hook", "hook: string")
+
+--- Sets in which dtype gradients travel: "bfloat16" or "float16" halve the bytes of float32. The
+--- ranks' gradients are then rounded to it, added in float32, and the mean is rounded once more.
+--- "none" is their own dtype. All ranks set the same, between two steps.
+---@param hook string
+function DDP:register_comm_hook(...)
+  local hook = bind_hook(...).hook
+  if hook ~= "none" and not dtypes.low[hook] then
+    caller.raise("register_comm_hook: '%s', wanted 'none' or a float of 16 bits", hook)
+  end
+  self._reducer:set_wire(hook ~= "none" and hook or nil)
+end
+
+caller.with_colon(DDP, "ddp", "no_sync join register_comm_hook")
+
+return parallel
