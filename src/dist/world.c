@@ -14,10 +14,11 @@
 #include "cpu/threads.h"
 #include "engine/backend.h"
 
-/* The thread looks without a pause for as long as a message should take, at so many bytes a
-   second: libraries move large ones in parts, a few at each look, and naps would make that
-   slow. Then it naps, in seconds: the longer nothing has ended, the longer, up to the last two,
-   where something is under way and where nothing is. */
+/* While the script waits, the thread looks without a pause for as long as a message should
+   take, at so many bytes a second: libraries move large ones in parts, a few at each look, and
+   naps would make that slow. Then, and while the script computes, which takes the core, it
+   naps, in seconds: the longer nothing has ended, the longer, up to the last two, where
+   something is under way and where nothing is. */
 static const double LOOK = 100e-6, BYTES_PER_SECOND = 0.5e9;
 static const double NAP = 50e-6, BUSY_NAP = 1e-3, IDLE_NAP = 4e-3, NAP_SHARE = 0.05;
 /* Who has left had sent all that it sent: it arrives within this time. */
@@ -72,7 +73,8 @@ typedef struct World {
   int n_group;
   dm_Work *incoming, **incoming_end;
   dm_WorldStats stats;
-  dm_Header last; /* the last collective */
+  atomic_int n_waiting; /* threads of the script in dm_world_wait */
+  dm_Header last;       /* the last collective */
   const dm_Work *last_work;
   double last_at;
   /* the thread's own */
@@ -371,7 +373,7 @@ static void nap(bool moved) {
   static _Thread_local double moved_at;
   const double at = now();
   if (moved) moved_at = at;
-  if (world.works && at - moved_at < expected()) {
+  if (world.works && atomic_load(&world.n_waiting) > 0 && at - moved_at < expected()) {
     sched_yield();
     return;
   }
@@ -645,8 +647,11 @@ bool dm_world_wait(const dm_Work *w, int ms) {
   if (atomic_load(&w->done)) return true;
   const double from = now();
   pthread_mutex_lock(&world.lock);
+  atomic_fetch_add(&world.n_waiting, 1);
+  pthread_cond_signal(&world.kick);
   while (!atomic_load(&w->done) && now() - from < ms / 1e3)
     wait_at(&world.done, ms / 1e3 - (now() - from));
+  atomic_fetch_sub(&world.n_waiting, 1);
   world.stats.waited += now() - from;
   pthread_mutex_unlock(&world.lock);
   return atomic_load(&w->done);
