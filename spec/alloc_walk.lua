@@ -378,6 +378,26 @@ scenario("a world of one rank", leaf, function(w)
   return sum:item() + told[1]
 end)
 
+scenario("gradients in buckets that are sent", function()
+  dm.distributed.init_process_group()
+  return leaf(3, 2)
+end, function(x)
+  local _ <close> = setmetatable({}, {__close = function()
+    dm.distributed.destroy_process_group()
+  end})
+  local model = nn.Sequential{nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)}
+  local ddp = nn.parallel.DistributedDataParallel(model, {bucket_cap_mb = 1e-5})
+  ddp:register_comm_hook "bfloat16"
+  local sum = 0
+  for _ = 1, 2 do
+    ddp(x):sum():backward()
+    ddp:no_sync(function() ddp(x):sum():backward() end)
+    for _, p in ipairs(model:parameters()) do sum = sum + p.grad:sum():item() end
+    ddp:zero_grad()
+  end
+  return sum
+end)
+
 scenario("a profile", function() return leaf(2, 2) end, function(w)
   local prof <close> = dm.profiler.profile{record_shapes = true, with_stack = true}
   dm.profiler.record_function("step", function() w:mm(w):sum():backward() end)

@@ -134,8 +134,8 @@ function CHECKS.checkpoints()
   end)
 end
 
-function CHECKS.a_forward_beside_the_wrapper()
-  train_both("beside", mlp, SMALL, function(model, x) return (model.module or model)(x) end)
+function CHECKS.a_forward_without_the_wrapper()
+  train_both("without", mlp, SMALL, function(model, x) return (model.module or model)(x) end)
 end
 
 function CHECKS.frozen_parameters()
@@ -368,7 +368,7 @@ function CHECKS.wires_of_16_bits()
           sum = sum and sum + g:float() or g:float()
         end
         local mean = (sum / n):to(wire):float()
-        if n > 1 then same(p.grad, mean, wire .. ": summed in float32, rounded once") end
+        same(p.grad, mean, wire .. ": summed in float32, rounded once")
       end
     end
     ddp:register_comm_hook "none"
@@ -537,6 +537,96 @@ function CHECKS.errors_and_after()
   ok, why = pcall(function() ddp(part(x):float()):sum():backward() end)
   check(not ok and why:find "a parameter is {1, 16} float32 on cpu, and was {1, 16} float64 on cpu",
     "%s", why)
+end
+
+-- ---- random programs ----
+
+-- A loss of some of the parameters, each as often as it comes; by the numbers of `random`.
+local function random_loss(random, params, x)
+  local h = x
+  for _ = 1, random(1, 5) do
+    local p, kind = params[random(1, #params)], random(1, 4)
+    if kind == 1 then h = h:matmul(p):tanh()
+    elseif kind == 2 then h = h + p[1]
+    elseif kind == 3 then h = h * p:sin():mean() + h
+    else
+      h = nn.utils.checkpoint(function(v) return (v:matmul(p) + p[2]):tanh() end, h)
+    end
+  end
+  return (h * h):mean()
+end
+
+-- What one rank does in a step, by numbers that depend on the program, the step and the rank alone:
+-- a backward pass through a new graph, and perhaps through one of an earlier step.
+local function random_step(program, step, of, params, kept)
+  local state = program * 7919 + step * 104729 + of * 1299709
+  local function random(low, high)
+    state = (state * 6364136223846793005 + 1442695040888963407)
+    return low + ((state >> 33) % (high - low + 1))
+  end
+  random(1, 2)
+  local loss = random_loss(random, params, wave(3, 4) * (1 + of + 0.1 * step))
+  local total = loss
+  if kept[1] and random(1, 2) == 1 then total = total + kept[1] end
+  local retain = random(1, 3) == 1
+  if random(1, 4) == 1 then -- one that is walked later, or never
+    kept[1] = random_loss(random, params, wave(3, 4) * 0.3)
+  else
+    kept[1] = retain and loss or nil
+  end
+  total:backward{retain_graph = retain}
+end
+
+-- The same for the copies of all ranks, and what the averages have to be.
+local function simulated(copies, sends)
+  if not sends then return end
+  for k = 1, #copies[0] do
+    local sum
+    for of = 0, n - 1 do
+      local g = copies[of][k].grad
+      if g then sum = sum and sum + g or g:clone() end
+    end
+    for of = 0, n - 1 do copies[of][k].grad = sum and sum / n or nil end
+  end
+end
+
+local function new_parameters(count)
+  local list = {}
+  for k = 1, count do list[k] = nn.Parameter(wave(4, 4) * (0.5 + 0.1 * k)) end
+  return list
+end
+
+local function run_program(program)
+  local count = program % 6 + 2
+  local Holder = nn.Module:extend "Holder"
+  local holder = Holder()
+  local own = new_parameters(count)
+  for k, p in ipairs(own) do holder["p" .. k] = p end
+  local ddp = DDP(holder, {bucket_cap_mb = 0.0001 * (program % 4 + 1)})
+  local copies, kept, own_kept = {}, {}, {}
+  for of = 0, n - 1 do copies[of], kept[of] = new_parameters(count), {} end
+  for step = 1, 5 do
+    local sends = (program + step) % 3 > 0
+    for of = 0, n - 1 do random_step(program, step, of, copies[of], kept[of]) end
+    simulated(copies, sends)
+    local function pass() random_step(program, step, rank, own, own_kept) end
+    if sends then pass() else ddp:no_sync(pass) end
+    for k, p in ipairs(own) do
+      local g, wanted = p.grad, copies[rank][k].grad
+      check((g == nil) == (wanted == nil), "program %d, step %d, parameter %d", program, step, k)
+      if g then near(g, wanted, 1e-11, ("program %d, step %d: %d"):format(program, step, k)) end
+    end
+    if sends and (program + step) % 2 == 0 then
+      ddp:zero_grad()
+      for of = 0, n - 1 do
+        for _, p in ipairs(copies[of]) do p.grad = nil end
+      end
+    end
+  end
+end
+
+function CHECKS.random_programs()
+  for program = 1, tonumber(os.getenv "DEMILUNE_PROGRAMS") or 40 do run_program(program) end
 end
 
 function CHECKS.models_that_differ()

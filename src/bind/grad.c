@@ -175,6 +175,7 @@ static int autograd_grad(lua_State *L) {
     if (got[k]) dm_push_tensor(L, S, got[k]);
     else lua_pushnil(L);
   }
+  if (!outer) dm_wait_for_ranks(L); /* for those of a backward pass inside */
   return n_in;
 }
 

@@ -29,8 +29,7 @@ typedef struct Bucket {
 struct dm_Reducer {
   dm_GradHomes homes; /* the first member: its address is the reducer's */
   bool closed, paused, sends, open;
-  dm_Group *group; /* gone with the process group */
-  int n_rank;
+  int group, n_rank; /* the index of the group, which may end before */
   dm_DType wire;
   int64_t first_bytes, bytes, n_pass;
   uint64_t layout; /* a hash, which has to agree */
@@ -70,7 +69,7 @@ static bool goes_together(const dm_Tensor *a, const dm_Tensor *b) {
 }
 
 /* Puts the parameters into buckets: one of each dtype and device is open at a time, and a
-   bucket takes its place in the order when it is full. */
+   bucket comes next in the order when it is full. */
 static void assign(dm_Reducer *r, const int64_t *order) {
   int n_placed = 0;
   for (int i = 0; i < r->n_param; i++) r->bucket_of[i] = -1;
@@ -116,7 +115,7 @@ static dm_status clear(dm_Tensor *t) {
   return st;
 }
 
-/* Makes the bucket's memory, all zeros, with room for `more` bytes at the end. */
+/* Makes the bucket's memory, all zeros, with `more` bytes at the end. */
 static dm_status fill_bucket(dm_Reducer *r, Bucket *b, int64_t more) {
   const dm_Tensor *one = b->n ? r->params[r->order[b->first]].leaf : NULL;
   const dm_DType dtype = one ? (dm_DType)one->dtype : DM_F32;
@@ -141,7 +140,7 @@ static dm_status view_part(dm_Tensor *flat, const dm_Tensor *leaf, int64_t at,
 static uint64_t mixed(uint64_t h, uint64_t x) { return (h ^ x) * 0x100000001b3u; }
 
 /* Gives the parameters of a bucket their parts. */
-static dm_status place(dm_Reducer *r, const Bucket *b) {
+static dm_status assign_parts(dm_Reducer *r, const Bucket *b) {
   int64_t at = 0;
   for (int i = 0; i < b->n; i++) {
     Param *p = &r->params[r->order[b->first + i]];
@@ -156,7 +155,7 @@ static dm_status place(dm_Reducer *r, const Bucket *b) {
   return DM_OK;
 }
 
-/* Makes the buckets that assign() has planned, and the trailer's place. */
+/* Makes the buckets that assign() has planned, and the position of the trailer. */
 static dm_status make_buckets(dm_Reducer *r) {
   const Bucket *end = r->n_bucket ? &r->buckets[r->n_bucket - 1] : NULL;
   const int64_t more = aligned(trailer_floats(r) * (int64_t)sizeof(float));
@@ -168,7 +167,7 @@ static dm_status make_buckets(dm_Reducer *r) {
   for (int i = 0; i < r->n_bucket; i++) {
     Bucket *b = &r->buckets[i];
     DM_TRY(fill_bucket(r, b, i == r->trailer_bucket ? more : 0));
-    DM_TRY(place(r, b));
+    DM_TRY(assign_parts(r, b));
   }
   r->trailer_at = (r->buckets[r->trailer_bucket].flat->numel * (int64_t)sizeof(float) - more) /
                   (int64_t)sizeof(float);
@@ -219,15 +218,15 @@ static dm_status make_wire(const dm_Reducer *r, Bucket *b) {
 }
 
 static dm_status send(dm_Reducer *r, Bucket *b) {
-  if (!dm_world_is_open())
-    return dm_fail(DM_ESTATE, "DistributedDataParallel: the process group has ended");
+  dm_Group *group = dm_world_is_open() ? dm_world_group(r->group) : NULL;
+  if (!group) return dm_fail(DM_ESTATE, "DistributedDataParallel: the process group has ended");
   DM_TRY(make_wire(r, b));
   b->work = dm_work_new();
   if (!b->work) return dm_fail(DM_EMEM, "DistributedDataParallel: out of memory");
   dm_Work *w = b->work;
   w->kind = DM_WORK_ALL_REDUCE;
   w->op = DM_RANK_AVG;
-  w->group = w->agree = r->group;
+  w->group = w->agree = group;
   w->in = dm_tensor_ref(b->wire);
   describe(r, b, &w->header);
   DM_TRY(dm_world_post(w));
@@ -279,10 +278,16 @@ static void find_ends(dm_Reducer *r) {
   }
 }
 
+/* Whether there is anything to do: one rank has the mean already, unless it has to be rounded.
+ */
+static bool has_to_send(const dm_Reducer *r) {
+  return (r->n_rank > 1 || r->wire != DM_NO_DTYPE) && !r->paused && n_paused == 0 && !r->closed;
+}
+
 static dm_status begin(dm_GradHomes *h) {
   dm_Reducer *r = reducer_of(h);
   h->until = 0;
-  r->sends = r->n_rank > 1 && !r->paused && n_paused == 0 && !r->closed;
+  r->sends = has_to_send(r);
   for (int i = 0; i < r->n_param; i++) r->params[i].home.sent = false;
   if (!r->sends) return DM_OK;
   DM_TRY(refuse_open(r));
@@ -447,7 +452,7 @@ dm_status dm_reducer_new(int n, dm_Tensor *const *params, const dm_ReducerOption
   if (!r) return dm_fail(DM_EMEM, "DistributedDataParallel: out of memory");
   r->homes =
       (dm_GradHomes){.refs = 1, .begin = begin, .passed = passed, .end = end, .drop = drop};
-  r->group = o->group;
+  r->group = o->group->index;
   r->n_rank = o->group->n;
   r->wire = DM_NO_DTYPE;
   r->first_bytes = o->first_bytes;

@@ -21,7 +21,7 @@ local CHUNK = 1 << 22                         -- elements that are broadcast tog
 
 local parallel = {}
 
--- ---- what the ranks begin with ----
+-- ---- the first state ----
 
 -- Gives the tensors of the group's first rank (or of rank `root` of the world) to all, in as few
 -- messages as it takes.
@@ -343,7 +343,7 @@ function DDP:join(...)
   return o.fn()
 end
 
--- ---- what travels ----
+-- ---- dtypes on the wire ----
 
 local bind_hook = options.signature("register_comm_hook", "hook: string")
 
