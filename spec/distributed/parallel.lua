@@ -98,7 +98,7 @@ local CHECKS = {}
 function CHECKS.a_plain_loop()
   local ddp = train_both("plain", mlp, SMALL)
   local buckets, passes, early = ddp._reducer:counts()
-  check(buckets > 2 and buckets < 6, "%d buckets", buckets)
+  check(n > 1 and buckets > 2 and buckets < 6 or n == 1 and buckets == 0, "%d buckets", buckets)
   check(passes == (n > 1 and 4 or 0), "%d passes sent", passes)
   check(n == 1 or early == buckets - 1, "%d of %d buckets went before the end", early, buckets)
   train_both("one bucket", mlp)
@@ -525,7 +525,8 @@ function CHECKS.errors_and_after()
   compare_grads(model, alone, "after an error")
   local made
   ok, why = pcall(function() ddp(part(x)):sum():backward{create_graph = true} end)
-  check(not ok and why:find "create_graph for a parameter whose gradient is shared", "%s", why)
+  check(n == 1 and ok or not ok and why:find "create_graph for a parameter whose gradient is",
+    "%s", why)
   made = dm.autograd.grad(ddp(part(x)):sum(), model[1].weight, {create_graph = true})
   check(made.requires_grad, "autograd.grad has a history")
   ok, why = pcall(DDP, model)
@@ -535,7 +536,7 @@ function CHECKS.errors_and_after()
   ddp:float()
   ddp:zero_grad()
   ok, why = pcall(function() ddp(part(x):float()):sum():backward() end)
-  check(not ok and why:find "a parameter is {1, 16} float32 on cpu, and was {1, 16} float64 on cpu",
+  check(n == 1 and ok or why:find "parameter is {1, 16} float32 on cpu, and was {1, 16} float64 on",
     "%s", why)
 end
 
@@ -703,7 +704,9 @@ dist.init_process_group{timeout = 30}
 if arg[1] == "too few batches" then
   too_few_batches()
   print "told"
-  os.exit(0, true) -- the others' second bucket waits for good
+  io.stdout:flush()
+  os.execute "sleep 1" -- mpirun ends the others with the first one that has not ended MPI
+  os.exit(0, true)     -- a second bucket waits for good
 end
 io.write(("rank %d of %d: %d checks\n"):format(dist.get_rank(), dist.get_world_size(),
   run_checks()))

@@ -328,12 +328,6 @@ static int reducer_new(lua_State *L) {
   return 1;
 }
 
-/* _has_reducer(x) -> whether x's gradient is averaged by one. */
-static int has_reducer(lua_State *L) {
-  lua_pushboolean(L, dm_check_tensor(L, 1)->grad_home != NULL);
-  return 1;
-}
-
 /* The reducer at 1. */
 static dm_Reducer *check_reducer(lua_State *L) {
   dm_Reducer **r = luaL_checkudata(L, 1, reducer_class);
@@ -524,7 +518,6 @@ const luaL_Reg dm_distributed_functions[] = {{"_dist_lacks", lacks},
                                              {"_dist_left", left},
                                              {"_dist_stats", stats},
                                              {"_reducer_new", reducer_new},
-                                             {"_has_reducer", has_reducer},
                                              {"_reducers_pause", reducers_pause},
                                              {"_reducer_waiter", reducer_waiter},
                                              {"_digests", digests},

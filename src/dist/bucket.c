@@ -27,8 +27,10 @@ typedef struct Bucket {
 } Bucket;
 
 struct dm_Reducer {
-  dm_GradHomes homes; /* the first member: its address is the reducer's */
+  dm_GradHomes homes;          /* the first member: its address is the reducer's */
+  bool has_homes, has_buckets; /* has_buckets: memory was enough for all of them */
   bool closed, paused, sends, open;
+  bool abandoned;    /* messages of a pass that failed may still write the buckets */
   int group, n_rank; /* the index of the group, which may end before */
   dm_DType wire;
   int64_t first_bytes, bytes, n_pass;
@@ -174,20 +176,39 @@ static dm_status make_buckets(dm_Reducer *r) {
   return DM_OK;
 }
 
-/* The order in which the parameters were registered, backwards. */
-static dm_status arrange_reversed(dm_Reducer *r) {
+dm_status dm_reducer_arrange(dm_Reducer *r, const int64_t *order) {
+  r->has_buckets = false;
+  for (int i = 0; i < r->n_bucket; i++) drop_bucket(&r->buckets[i]);
+  assign(r, order);
+  DM_TRY(make_buckets(r));
+  r->has_buckets = true;
+  r->abandoned = false;
+  return DM_OK;
+}
+
+/* Makes the buckets in the order that is known, at first that of registration, backwards. */
+static dm_status arrange_anew(dm_Reducer *r) {
   int64_t *order = dm_alloc((int64_t)sizeof *order * (r->n_param + 1));
   if (!order) return dm_fail(DM_EMEM, "DistributedDataParallel: out of memory");
-  for (int i = 0; i < r->n_param; i++) order[i] = r->n_param - 1 - i;
+  for (int i = 0; i < r->n_param; i++) order[i] = r->order[i];
   const dm_status st = dm_reducer_arrange(r, order);
   dm_free(order);
   return st;
 }
 
-dm_status dm_reducer_arrange(dm_Reducer *r, const int64_t *order) {
-  for (int i = 0; i < r->n_bucket; i++) drop_bucket(&r->buckets[i]);
-  assign(r, order);
-  return make_buckets(r);
+/* One rank has the mean already, unless it has to be rounded: then its gradients need no homes,
+   and cost nothing. */
+static bool needs_homes(const dm_Reducer *r) { return r->n_rank > 1 || r->wire != DM_NO_DTYPE; }
+
+/* Makes the buckets for the dtype that travels, and gives the homes where they are needed. The
+   trailer is float32, so that the last bucket may have to be another one. */
+static dm_status settle_in(dm_Reducer *r) {
+  if (!r->has_homes && !needs_homes(r)) return DM_OK;
+  DM_TRY(arrange_anew(r));
+  for (int i = 0; i < r->n_param && !r->has_homes; i++)
+    dm_home_give(r->params[i].leaf, &r->params[i].home, dm_next_seq());
+  r->has_homes = true;
+  return DM_OK;
 }
 
 /* ---- sending ---- */
@@ -260,7 +281,11 @@ static dm_status send_next(dm_Reducer *r, bool has_data) {
 
 /* ---- a pass ---- */
 
-static dm_status refuse_open(const dm_Reducer *r) {
+/* Fails where the buckets cannot be written: their memory is missing, or still travels. */
+static dm_status prepare(dm_Reducer *r) {
+  if (r->abandoned && !r->open) DM_TRY(arrange_anew(r));
+  if (!r->has_buckets)
+    return dm_fail(DM_ESTATE, "DistributedDataParallel: there was no memory for its buckets");
   if (!r->open) return DM_OK;
   return dm_fail(
       DM_ESTATE,
@@ -278,19 +303,13 @@ static void find_ends(dm_Reducer *r) {
   }
 }
 
-/* Whether there is anything to do: one rank has the mean already, unless it has to be rounded.
- */
-static bool has_to_send(const dm_Reducer *r) {
-  return (r->n_rank > 1 || r->wire != DM_NO_DTYPE) && !r->paused && n_paused == 0 && !r->closed;
-}
-
 static dm_status begin(dm_GradHomes *h) {
   dm_Reducer *r = reducer_of(h);
   h->until = 0;
-  r->sends = has_to_send(r);
+  r->sends = needs_homes(r) && !r->paused && n_paused == 0 && !r->closed;
   for (int i = 0; i < r->n_param; i++) r->params[i].home.sent = false;
+  DM_TRY(prepare(r));
   if (!r->sends) return DM_OK;
-  DM_TRY(refuse_open(r));
   r->n_pass++;
   r->next = r->n_early = 0;
   for (int i = 0; i < r->n_bucket; i++) r->buckets[i].until = r->buckets[i].n ? UINT64_MAX : 0;
@@ -313,9 +332,12 @@ static dm_status passed(dm_GradHomes *h, uint64_t next) {
   return DM_OK;
 }
 
-/* After a failure the pass sends no more, and what it has sent ends without it. */
+/* Forgets what the pass has sent. After a failure some of it may still be under way: the memory
+   is left to it. */
 static void give_up(dm_Reducer *r) {
   for (int i = 0; i < r->n_bucket; i++) {
+    const dm_Work *w = r->buckets[i].work;
+    r->abandoned |= w && !atomic_load(&w->done);
     dm_work_unref(&r->buckets[i].work);
     dm_tensor_unref(&r->buckets[i].wire);
   }
@@ -333,7 +355,7 @@ static dm_status end(dm_GradHomes *h, bool well) {
 }
 
 dm_status dm_reducer_shadow(dm_Reducer *r) {
-  DM_TRY(refuse_open(r));
+  DM_TRY(prepare(r));
   r->n_pass++;
   r->next = 0;
   r->open = true;
@@ -463,11 +485,10 @@ dm_status dm_reducer_new(int n, dm_Tensor *const *params, const dm_ReducerOption
   for (int i = 0; i < n && st == DM_OK; i++) {
     r->params[i].leaf = dm_tensor_ref(params[i]);
     r->params[i].home.homes = &r->homes;
+    r->order[i] = n - 1 - i;
     r->n_param++;
   }
-  if (st == DM_OK) st = arrange_reversed(r);
-  for (int i = 0; i < n && st == DM_OK; i++)
-    dm_home_give(params[i], &r->params[i].home, dm_next_seq());
+  if (st == DM_OK) st = settle_in(r);
   if (st != DM_OK) {
     dm_reducer_close(&r);
     return st;
@@ -476,16 +497,11 @@ dm_status dm_reducer_new(int n, dm_Tensor *const *params, const dm_ReducerOption
   return DM_OK;
 }
 
-/* The trailer travels in float32, so the last bucket may have to be another one. */
 dm_status dm_reducer_set_wire(dm_Reducer *r, dm_DType wire) {
   r->wire = wire;
-  int64_t *order = dm_alloc((int64_t)sizeof *order * (r->n_param + 1));
-  if (!order) return dm_fail(DM_EMEM, "DistributedDataParallel: out of memory");
-  for (int i = 0; i < r->n_param; i++) order[i] = r->order[i];
-  const dm_status st = dm_reducer_arrange(r, order);
-  dm_free(order);
-  return st;
+  return settle_in(r);
 }
+
 void dm_reducer_pause(dm_Reducer *r, bool paused) { r->paused = paused; }
 void dm_reducers_pause(int more) { n_paused += more; }
 

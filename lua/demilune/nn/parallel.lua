@@ -97,6 +97,9 @@ local function check_alike(module, group)
   end
 end
 
+-- Parameter -> the DistributedDataParallel to which it belongs.
+local owner = setmetatable({}, {__mode = "kv"})
+
 -- The parameters that are trained, and their names.
 local function trained(module)
   local list, names = {}, {}
@@ -109,7 +112,7 @@ local function trained(module)
   end
   local function find_taken()
     for i, p in ipairs(list) do
-      if core._has_reducer(p) then return names[i] end
+      if owner[p] then return names[i] end
     end
   end
   if find_taken() then collectgarbage() end -- one that nobody holds any more
@@ -197,7 +200,7 @@ end)
 --- Construction gives the parameters and buffers of the first rank to all. From then on random
 --- numbers differ between ranks, as dropout's should. A parameter that a rank has not used counts
 --- as zeros there; one that no rank has used keeps no gradient. All ranks call backward() as often
---- as one another, or stand in join().
+--- as one another, each time through one of the parameters at least, or stand in join().
 ---
 --- Gradients lie in buckets: `p.grad` of a parameter is a view of one. A bucket whose gradients are
 --- complete travels while the backward pass goes on.
@@ -248,6 +251,7 @@ function DDP:init(...)
   for name, value in pairs(private) do rawset(self, name, value) end
   n_made = n_made + 1
   live[n_made] = self
+  for _, p in ipairs(params) do owner[p] = self end
 end
 
 function DDP:forward(...)
