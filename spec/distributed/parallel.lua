@@ -3,6 +3,7 @@
 -- `mpirun -n 3 lua5.4 spec/distributed/parallel.lua` runs it by itself.
 
 local dm = require "demilune"
+local golden = require "spec.golden"
 local nn, optim, amp, dist = dm.nn, dm.optim, dm.amp, dm.distributed
 local DDP = nn.parallel.DistributedDataParallel
 local mse = nn.functional.mse_loss
@@ -150,7 +151,7 @@ end
 -- Three branches, of which each rank uses one, or all or none.
 local Branches = nn.Module:extend "Branches"
 function Branches:init()
-  self.a, self.b, self.never = nn.Linear(8, 4), nn.Linear(8, 4), nn.Linear(8, 4)
+  for _, name in ipairs{"a", "b", "never"} do self[name] = nn.Linear(8, 4) end
   self.head = nn.Linear(4, 1)
 end
 function Branches:forward(x, branch) return self.head(self[branch](x)) end
@@ -173,6 +174,39 @@ function CHECKS.unused_parameters()
     compare_grads(model, alone, "unused")
     check(model.never.weight.grad == nil, "what no rank has used has a gradient")
     if n > 1 and step == 1 then agreed(model.b.weight.grad, "unused") end
+  end
+end
+
+-- scripts/golden/ddp.py is the same program for PyTorch, on two processes.
+function CHECKS.as_pytorch_does()
+  if n ~= 2 then return end
+  local Twice = Branches:extend "Twice"
+  function Twice:forward(x, branch)
+    local layer = self[branch]
+    return self.head(layer(x):tanh() + layer(x * 0.3))
+  end
+  local model = Twice():double()
+  for i, p in ipairs(model:parameters()) do
+    p.data = wave(table.unpack(p.shape)) * (1 + 0.1 * (i - 1))
+  end
+  local ddp = DDP(model, SMALL)
+  local optimizer = optim.SGD(ddp:parameters(), {lr = 0.1, momentum = 0.9})
+  local x, own = wave(6, 8) * (1 + rank), rank == 0 and "a" or "b"
+  for step, wanted in ipairs(golden.load("ddp").steps) do
+    optimizer:zero_grad()
+    ddp:no_sync(function() ddp(x * 0.5, own):sin():mean():backward() end)
+    ddp(x, step == 2 and "b" or own):cos():mean():backward()
+    local function compare(got, list, what)
+      check((got == nil) == (list == false), "%s is %s", what, tostring(got))
+      if got then near(got:reshape(-1), dm.tensor(list, {dtype = "float64"}), 1e-12, what) end
+    end
+    for i, p in ipairs(model:parameters()) do
+      compare(p.grad, wanted.grads[i], ("PyTorch's gradient %d in step %d"):format(i, step))
+    end
+    optimizer:step()
+    for i, p in ipairs(model:parameters()) do
+      compare(p:detach(), wanted.params[i], ("PyTorch's parameter %d, step %d"):format(i, step))
+    end
   end
 end
 
