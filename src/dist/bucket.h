@@ -23,8 +23,8 @@ typedef struct dm_ReducerOptions {
   const char *where;          /* the line of the script, for messages */
 } dm_ReducerOptions;
 
-/* Gives n parameters homes, in buckets from the last parameter to the first one; in a world of one
-   rank only once a wire is set. */
+/* Gives n parameters homes, in buckets from the last parameter to the first one; in a world of
+   one rank only once a wire is set. */
 dm_status dm_reducer_new(int n, dm_Tensor *const *params, const dm_ReducerOptions *o,
                          dm_Reducer **out);
 /* Takes the homes away; a pass that is under way goes on without. */

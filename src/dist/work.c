@@ -25,7 +25,13 @@ void dm_work_unref(dm_Work **w) {
   *w = NULL;
 }
 
-static void end(dm_Work *w) { w->step = DM_WORK_ENDED; }
+/* Ends it; its slices are given back, unless the library may still write them. */
+static void end(dm_Work *w) {
+  w->step = DM_WORK_ENDED;
+  if (w->request) return;
+  dm_tensor_unref(&w->a);
+  dm_tensor_unref(&w->b);
+}
 
 void dm_work_fail(dm_Work *w, const char *text) {
   snprintf(w->failure, sizeof w->failure, "%s", text);
@@ -59,11 +65,15 @@ static dm_status new_bytes(int64_t n, dm_Tensor **out) {
   return dm_tensor_new(DM_U8, 1, &n, (dm_Device){.type = DM_CPU}, out);
 }
 
-dm_status dm_work_prepare(dm_Work *w) {
+void dm_work_prepare(dm_Work *w) {
   w->hash[0] = hash_text(hash_text(0xcbf29ce484222325u, w->header.name), w->header.key);
   w->hash[1] = ~w->hash[0];
-  if (!is_reduction(w) || w->in->numel == 0) return DM_OK;
+  if (!is_reduction(w) || w->in->numel == 0) return;
   w->slice = is_small(w) ? w->in->numel : (w->in->numel + w->group->n - 1) / w->group->n;
+}
+
+/* Takes the memory of the slices: not before the work begins, for many may wait. */
+static dm_status take_slices(dm_Work *w) {
   const int64_t bytes = slices_bytes(w), given = dm_tensor_bytes(w->in);
   DM_TRY(new_bytes(bytes, &w->b));
   if (w->kind == DM_WORK_REDUCE_SCATTER || is_small(w)) return DM_OK;
@@ -178,6 +188,8 @@ static void reduce_first(dm_Work *w, const dm_Transport *t) {
   const int64_t bytes = dm_tensor_bytes(w->in), size = dm_dtype_size(w->in->dtype);
   if (w->in->numel == 0) {
     end(w);
+  } else if (take_slices(w) != DM_OK) {
+    dm_work_fail(w, "out of memory for the slices of a reduction");
   } else if (is_small(w)) {
     post(w, t, SECOND, DM_TRANSFER_ALL_GATHER, data_of(w->in), data_of(w->b), bytes);
   } else {

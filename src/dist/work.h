@@ -84,8 +84,8 @@ typedef struct dm_Work {
   struct dm_Work *next;
 } dm_Work;
 
-/* Sets up hash and memory of a work whose other fields are set. DM_EMEM: there is none. */
-dm_status dm_work_prepare(dm_Work *w);
+/* Sets up the hash and the size of slices of a work whose other fields are set. */
+void dm_work_prepare(dm_Work *w);
 /* One step, if the last one is over; false: it is not. The work has ended where w->step is
    DM_WORK_ENDED. */
 enum { DM_WORK_ENDED = 100 };

@@ -621,7 +621,7 @@ static void run_alone(dm_Work *w) {
 }
 
 dm_status dm_world_post(dm_Work *w) {
-  DM_TRY(dm_work_prepare(w));
+  dm_work_prepare(w);
   w->posted = now();
   w->deadline = w->posted + world.timeout;
   dm_work_ref(w); /* the list's */
