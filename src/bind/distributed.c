@@ -364,7 +364,9 @@ static int reducer_wait(lua_State *L) {
 static int reducer_settle(lua_State *L) {
   dm_enter(L);
   double active;
-  DM_CHECK(L, dm_reducer_settle(check_reducer(L), lua_toboolean(L, 2), &active));
+  dm_Reducer *r = check_reducer(L);
+  luaL_argcheck(L, dm_reducer_is_open(r), 1, "no pass has handed anything over");
+  DM_CHECK(L, dm_reducer_settle(r, lua_toboolean(L, 2), &active));
   lua_pushnumber(L, active);
   return 1;
 }
