@@ -170,6 +170,16 @@ describe("DistributedDataParallel on several ranks", function()
     end
   end)
 
+  with_mpirun("is trained by a Trainer, whose values are those of all ranks", function()
+    local path = os.tmpname()
+    os.remove(path)
+    assert(os.execute("mkdir " .. path))
+    finally(function() os.execute("rm -r " .. path) end)
+    local text, code = launch.ranks(2, "trainer", path)
+    assert.equal(2, launch.count(text, "rank %d of 2: a Trainer\n"), text)
+    assert.equal(0, code)
+  end)
+
   with_mpirun("tells all ranks where one has fewer batches", function()
     local text = launch.ranks(2, "parallel", "'too few batches'")
     assert.equal(2, launch.told(text, "told"), text)

@@ -3,6 +3,7 @@
 
 local dm = require "demilune"
 local here = require "spec.device"
+local launch = require "spec.distributed.launch"
 
 local build = os.getenv "DEMILUNE_BUILD" or "build"
 
@@ -250,6 +251,13 @@ describe("fashion_mnist:", function()
     end
     has(run("fashion_mnist.lua", "--data", folder, "--epochs", "2", "--resume", saved),
       "resumed " .. saved .. " after epoch 2")
+    if not launch.missing and here.type == "cpu" then
+      local text, code = launch.ranks(2, "../../scripts/fashion_mnist",
+        ("--data %s --batch 8 --epochs 1 --save %s"):format(folder, saved))
+      assert.equal(0, code, text)
+      has(text, "batch 8", " threads in each of 2 processes", "test accuracy", "saved " .. saved)
+      assert.equal(1, #numbers(text, "train loss"))
+    end
     local none = folder .. "/none.safetensors"
     local text, good = try("fashion_mnist.lua", "--data", folder, "--resume", none)
     assert.is_falsy(good)

@@ -6,6 +6,7 @@
 --
 -- update(...) takes a batch, compute() gives the value so far, reset() begins anew.
 -- Counts stay on the batches' device: only compute() waits for it. Classes count from 1.
+-- all_reduce() gives a metric of what all ranks have counted (demilune.distributed).
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -13,11 +14,50 @@ local options = require "demilune.options"
 
 local metrics = {}
 
+-- A value as it travels between ranks: tensors on the CPU.
+local function travels(value)
+  if core.is_tensor(value) then return value:detach():cpu() end
+  if type(value) ~= "table" then return value end
+  local list = {}
+  for i, item in ipairs(value) do list[i] = travels(item) end
+  return list
+end
+
+-- What two ranks have counted, as one: sums, or lists one after the other. nil: nothing so far.
+local function joined(a, b)
+  if a == nil or b == nil then return a == nil and b or a end
+  if type(a) == "table" then return table.move(b, 1, #b, #a + 1, a) end
+  return a + b
+end
+
 -- A class of metrics. text: its options; init(self, o): from these; start(self): empties it.
-local function class(name, text, init)
+-- counted: the names of what update() adds to.
+local function class(name, text, counted, init)
   local bind = options.signature(name, text)
   local c = {class = name}
   c.__index = c
+  local bind_all_reduce = options.signature("all_reduce", "group?: group")
+
+  --- A metric of what all ranks have counted, whose compute() gives what one process would that
+  --- had seen all their batches. All ranks call it together; in one process it is the metric
+  --- itself.
+  ---@param group? demilune.distributed.Group all ranks by default
+  ---@return table metric
+  function c:all_reduce(...)
+    local dist = require "demilune.distributed"
+    local group = bind_all_reduce(...).group
+    if not dist.is_initialized() or dist.get_world_size(group) == 1 then return self end
+    local own = {}
+    for _, key in ipairs(counted) do own[key] = travels(self[key]) end
+    local all = setmetatable({}, c)
+    for key, value in pairs(self) do all[key] = value end
+    for _, key in ipairs(counted) do all[key] = nil end
+    for _, part in ipairs(dist.all_gather_object(own, group)) do
+      for _, key in ipairs(counted) do all[key] = joined(all[key], part[key]) end
+    end
+    return all
+  end
+
   function c:__tostring()
     local value = self:compute()
     return ("%s(%s)"):format(name, value ~= value and "no samples yet" or tostring(value))
@@ -70,7 +110,7 @@ end
 
 -- ---- Mean ----
 
-local Mean = class("Mean", "", function() end)
+local Mean = class("Mean", "", {"sum", "weight"}, function() end)
 function Mean:start() self.sum, self.weight = 0, 0 end
 
 --- value: a number, or a tensor, whose elements count each; weight: of each, 1.
@@ -95,7 +135,7 @@ end
 -- ---- Accuracy ----
 
 -- {top_k = 1}: the share of labels among the k best scores.
-local Accuracy = class("Accuracy", "top_k: integer = 1", function(self, o)
+local Accuracy = class("Accuracy", "top_k: integer = 1", {"right", "total"}, function(self, o)
   if o.top_k < 1 then
     caller.raise("Accuracy: top_k is %s, wanted a whole number from 1 up", tostring(o.top_k))
   end
@@ -166,7 +206,7 @@ local function rows_of(self)
 end
 
 -- {num_classes =, names = {"cat", ...}}
-local Confusion = class("ConfusionMatrix", "num_classes: integer, *, names?: list",
+local Confusion = class("ConfusionMatrix", "num_classes: integer, *, names?: list", {"matrix"},
   confusion_init "ConfusionMatrix")
 Confusion.start = confusion_start
 --- scores (N, C) or classes (N); labels y (N).
@@ -225,7 +265,7 @@ end
 local function of_classes(name, share)
   local init = confusion_init(name)
   local c = class(name, [[num_classes: integer,
-    average: 'macro'|'micro'|'weighted'|'none' = 'macro']], init)
+    average: 'macro'|'micro'|'weighted'|'none' = 'macro']], {"matrix"}, init)
   c.start, c.update = confusion_start, confusion_update(name)
 
   local function safe(...)
@@ -257,7 +297,7 @@ of_classes("F1Score", function(hits, decided_, true_) return 2 * hits / (decided
 
 -- The area under the receiver's curve: how often a positive scores above a negative,
 -- ties counting half.
-local Auroc = class("AUROC", "", function() end)
+local Auroc = class("AUROC", "", {"scores", "labels"}, function() end)
 function Auroc:start() self.scores, self.labels = {}, {} end
 
 --- scores (N), larger for the positive class; y (N): 1 or true for it, else 0 or false.
@@ -298,9 +338,8 @@ end
 -- ---- Perplexity ----
 
 -- exp of the mean cross entropy of the next token; {ignore_index =}: labels left out.
-local Perplexity = class("Perplexity", "ignore_index: integer = -100", function(self, o)
-  self.ignore_index = o.ignore_index
-end)
+local Perplexity = class("Perplexity", "ignore_index: integer = -100", {"total", "seen"},
+  function(self, o) self.ignore_index = o.ignore_index end)
 function Perplexity:start() self.total, self.seen = nil, nil end
 
 --- scores (..., C), labels y (...).

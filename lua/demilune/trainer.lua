@@ -6,6 +6,9 @@
 --     optimizer = optim.AdamW(model:parameters()), metrics = {accuracy = dm.metrics.Accuracy()}}
 --   local history = trainer:fit{train = loader, valid = test, epochs = 3}
 --   print(history[3].valid_accuracy)
+--
+-- On several ranks (demilune.distributed) all of them make the same calls. The values of an epoch
+-- are those of all ranks together; the first rank alone prints, and writes files.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -13,6 +16,7 @@ local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
 local amp = require "demilune.amp"
 local metrics = require "demilune.metrics"
+local dist = require "demilune.distributed"
 local files = require "demilune.io"
 local progress = require "demilune.progress"
 require "demilune.nn.module" -- a kind of argument
@@ -109,10 +113,20 @@ local function resumed_path(self)
   return file and self.checkpoint
 end
 
+-- The number of ranks that train, and whether this one is the first.
+local function n_ranks() return dist.is_initialized() and dist.get_world_size() or 1 end
+local function is_first() return n_ranks() == 1 or dist.get_rank() == 0 end
+
+-- The model itself, whose state has the names that one process gives it.
+local function bare(model)
+  return model.class == "DistributedDataParallel" and model.module or model
+end
+
 local function new(_, ...)
   local o = bind(...)
   check(o)
   local self = setmetatable(o, Trainer)
+  self.verbose = self.verbose and is_first()
   local first = self.model:parameters()[1]
   self.device = self.device or first and first.device or "cpu"
   self.kind = self.device:match "^%a+"
@@ -123,7 +137,7 @@ local function new(_, ...)
     self.autocast.enabled, self.autocast.dtype = true, self.amp
   end
   self.epoch, self.steps, self.history, self.stalled = 0, 0, {}, 0
-  if self.writer then
+  if self.writer and is_first() then
     self.log = require "demilune.tensorboard.training".new(self.writer, self.log_every)
   end
   local path = resumed_path(self)
@@ -176,8 +190,16 @@ local function update_metrics(values, y, loss, scores)
   end
 end
 
+-- The ranks compute them in one order, that of the names.
 local function compute_metrics(values, prefix, out)
-  for name, metric in pairs(values) do out[prefix .. name] = metric:compute() end
+  local names = {}
+  for name in pairs(values) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local metric = values[name]
+    if n_ranks() > 1 and metric.all_reduce then metric = metric:all_reduce() end
+    out[prefix .. name] = metric:compute()
+  end
   return out
 end
 
@@ -248,8 +270,17 @@ local function train_epoch(self, loader, epochs)
   return compute_metrics(values, "train_", {}), n
 end
 
+-- Whether this rank evaluates batch i. Of a loader whose sampler has given each rank its share it
+-- takes all batches; those of another one go round.
+local function is_mine(loader, i)
+  local sampler = loader.sampler
+  if n_ranks() == 1 or sampler and sampler.class == "DistributedSampler" then return true end
+  return (i - 1) % n_ranks() == dist.get_rank()
+end
+
 --- The loss and the metrics over the batches of a loader, in eval mode and without gradients;
---- of `ema`, where there is one. The mode of each module is as before afterwards.
+--- of `ema`, where there is one. The mode of each module is as before afterwards. Several ranks
+--- share the batches of an ordinary loader, so that each sample counts once.
 ---@param loader table a DataLoader
 ---@param prefix? string put in front of each name, such as "valid_"
 ---@return table values {loss =, and each metric}
@@ -258,10 +289,12 @@ function Trainer:evaluate(loader, prefix)
   for _, module in model:named_modules() do training[module] = module.training end
   model:eval()
   core.no_grad(function()
-    for _, x, y, z in loader:iter() do
-      local _ <close> = core.scope()
-      x, y, z = moved(self.device, x, y, z)
-      update_metrics(values, y, losses_of(self, model, x, y, z))
+    for i, x, y, z in loader:iter() do
+      if is_mine(loader, i) then
+        local _ <close> = core.scope()
+        x, y, z = moved(self.device, x, y, z)
+        update_metrics(values, y, losses_of(self, model, x, y, z))
+      end
     end
   end)
   for module, mode in pairs(training) do module.training = mode end
@@ -275,7 +308,26 @@ local PARTS = {"model", "optimizer", "schedule", "scaler", "ema"}
 -- A part of the trainer that has a state, or nil; a disabled scaler has none.
 local function part_of(self, name)
   if name == "scaler" and not self.scaler:is_enabled() then return nil end
-  return self[name]
+  return name == "model" and bare(self.model) or self[name]
+end
+
+-- The states of the ranks' generators, in their order.
+local function generators()
+  local own = core.get_rng_state()
+  return n_ranks() > 1 and dist.all_gather_object(own) or {own}
+end
+
+-- Goes on with this rank's numbers; with those of the first rank where there were not so many.
+local function set_generator(states)
+  core.set_rng_state(states[n_ranks() > 1 and dist.get_rank() + 1 or 1] or states[1])
+end
+
+-- Writes the state, on the first rank; all ranks raise where that fails.
+local function write(path, state)
+  local fine, why
+  if is_first() then fine, why = files.save(path, state) end
+  if n_ranks() > 1 then why = dist.broadcast_object(why or false, 0) end
+  if not fine and why then caller.raise("Trainer: save: %s", why) end
 end
 
 --- Writes the whole state to one file (dm.save): model, optimizer, schedule, scaler, loader,
@@ -287,7 +339,7 @@ end
 function Trainer:save(path)
   local done = self.is_amid and self.epoch - 1 or self.epoch
   local state = {epoch = done, steps = self.steps, history = self.history,
-    best_value = self.best_value, stalled = self.stalled, rng = core.get_rng_state()}
+    best_value = self.best_value, stalled = self.stalled, rng = generators()}
   if self.is_amid then
     local steps, skipped = steps_of_epoch(self)
     state.before = {steps = steps, skipped = skipped}
@@ -299,8 +351,7 @@ function Trainer:save(path)
   state.loader = self.train_loader and self.train_loader.state_dict
     and self.train_loader:state_dict() or nil
   call_back(self, "on_save_checkpoint", state)
-  local fine, why = files.save(path, state)
-  if not fine then caller.raise("Trainer: save: %s", why) end
+  write(path, state)
   return true
 end
 
@@ -317,7 +368,7 @@ function Trainer:load(path)
   self.epoch, self.steps, self.history = state.epoch, state.steps, state.history
   self.best_value, self.stalled = state.best_value, state.stalled
   self.loader_state, self.before = state.loader, state.before
-  core.set_rng_state(state.rng)
+  set_generator(state.rng.seed and {state.rng} or state.rng)
 end
 
 -- ---- the loop ----
@@ -343,7 +394,7 @@ end
 local function warn_of_nothing(self, values, steps, skipped)
   local is_nan = values.train_loss ~= values.train_loss
   local none_done = steps > 0 and skipped == steps
-  if self.has_warned or not (is_nan or none_done) then return end
+  if self.has_warned or not (is_nan or none_done) or not is_first() then return end
   self.has_warned = true
   local counts = ("%d of %d steps were skipped"):format(skipped, steps)
   local what = not is_nan and counts
@@ -365,6 +416,15 @@ local function show(self, values)
     words[i] = name .. " " .. (v ~= v and "nan" or ("%.4g"):format(v)) -- C writes some as -nan
   end
   print(("epoch %d: %s"):format(self.epoch, table.concat(words, ", ")))
+end
+
+-- Whether all ranks want to go on.
+local function all_agree(goes_on)
+  if n_ranks() == 1 then return goes_on end
+  for _, of_rank in ipairs(dist.all_gather_object(goes_on)) do
+    if not of_rank then return false end
+  end
+  return true
 end
 
 local function one_epoch(self, o)
@@ -389,7 +449,8 @@ local function one_epoch(self, o)
   if self.verbose then show(self, values) end
   local goes_on = check_improvement(self, values)
   if self.checkpoint then self:save(self.checkpoint) end
-  return call_back(self, "on_epoch_end", values) ~= false and goes_on
+  goes_on = call_back(self, "on_epoch_end", values) ~= false and goes_on
+  return all_agree(goes_on)
 end
 
 local function check_loader(name, loader)
@@ -413,6 +474,18 @@ local function check_monitor(self, has_valid)
     near and ("; did you mean '%s'?"):format(near) or "")
 end
 
+-- Says what several ranks would do that nobody means.
+local function warn_of_ranks(self, loader)
+  if n_ranks() == 1 or not is_first() then return end
+  if bare(self.model) == self.model then
+    caller.warn("Trainer: %d ranks train a model each; hint: nn.parallel.DistributedDataParallel",
+      n_ranks())
+  elseif not loader.sampler and not loader.batch_sampler then
+    caller.warn("Trainer: all %d ranks train on the same samples; hint: DataLoader(set, {sampler "
+      .. "= data.DistributedSampler(set)})", n_ranks())
+  end
+end
+
 local bind_fit = options.signature("Trainer:fit",
   "*, train: table, valid?: table, epochs: integer = 1")
 
@@ -425,6 +498,7 @@ function Trainer:fit(...)
   check_loader("train", o.train)
   if o.valid then check_loader("valid", o.valid) end
   check_monitor(self, o.valid ~= nil)
+  warn_of_ranks(self, o.train)
   self.train_loader = o.train
   if self.loader_state and o.train.load_state_dict then
     o.train:load_state_dict(self.loader_state)

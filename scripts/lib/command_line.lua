@@ -29,6 +29,27 @@ function command_line.parse(parser)
   return args
 end
 
+local rank = 0
+
+-- Joins the processes that `scripts/run -n` has started, if it has: -> how many there are. Each
+-- takes its share of --batch, and its GPU. Only the first one prints from now on.
+function command_line.ranks(args)
+  local dist = dm.distributed
+  dist.init_process_group()
+  local n = dist.get_world_size()
+  rank = dist.get_rank()
+  if args.batch % n ~= 0 then
+    command_line.stop(("--batch %d does not divide into %d processes"):format(args.batch, n))
+  end
+  if n > 1 and args.device == "cuda" then args.device = dist.device() end
+  return n
+end
+
+-- print, of the first process.
+function command_line.say(...)
+  if rank == 0 then print(...) end
+end
+
 -- Writes a message and ends the program with 1.
 function command_line.stop(message)
   io.stderr:write(message, "\n")
@@ -43,7 +64,7 @@ function command_line.resume(trainer, path)
   if not ok then
     command_line.stop("--resume: " .. tostring(problem):gsub("^%S+%.lua:%d+: ", ""))
   end
-  print(("resumed %s after epoch %d"):format(path, trainer.epoch))
+  command_line.say(("resumed %s after epoch %d"):format(path, trainer.epoch))
 end
 
 -- Calls fn, a training that saves checkpoints: Ctrl-C ends the program with 130, an error with
