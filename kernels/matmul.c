@@ -20,14 +20,16 @@ static dm_status multiply(dm_Product *p) {
 /* c = a b, in batches that broadcast. */
 dm_status matmul_cuda(dm_Call *c) {
   if (c->out[0]->numel == 0) return DM_OK;
-  dm_Product p = dm_product_of(c->in[0], c->in[1], c->out[0]);
+  dm_Product p;
+  dm_product_of(&p, c->in[0], c->in[1], c->out[0]);
   return multiply(&p);
 }
 
 /* c = beta input + alpha a b; the input, if it counts, is copied to c first. */
 dm_status addmm_cuda(dm_Call *c) {
   if (c->out[0]->numel == 0) return DM_OK;
-  dm_Product p = dm_addmm_product(c);
+  dm_Product p;
+  dm_addmm_product(&p, c);
   if (p.beta != 0) DM_TRY(dm_cuda_copy(c->out[0], c->in[0]));
   return multiply(&p);
 }
@@ -74,8 +76,8 @@ dm_status linear_backward_cuda(dm_Call *c) {
     DM_TRY(dm_cuda_activate_backward(c->out[2], gb, a, gy, c->in[2]));
     gy = c->out[2];
   }
-  const dm_Tensor gyt = dm_transposed(gy);
-  dm_Product p = dm_product_of(&gyt, c->in[1], gw);
+  dm_Product p;
+  dm_weight_product(&p, gy, c->in[1], gw);
   /* The product gives both gradients. */
   if (plain && lies_in_cache(gy)) {
     bool done;

@@ -116,6 +116,7 @@ describe("memory_stats", function()
   it("counts segments: a large block is one, and empty_cache gives it back", function()
     collectgarbage()
     dm.empty_cache(DEVICE)
+    local small = dm.empty(1, {device = "cpu"}) -- in whose segment the large one's handle fits
     local d, t = change(function() return dm.empty(3 << 20, {dtype = "uint8"}) end)
     local segment = DEVICE == "cpu" and 3 << 20 or 20 << 20 -- CUDA's blocks share a segment
     assert.equal(1, d["segment.large_pool.current"])
@@ -128,6 +129,7 @@ describe("memory_stats", function()
     assert.equal(-segment, d["reserved_bytes.large_pool.current"])
     assert.equal(1, d.num_device_free)
     assert.equal(allocated, dm.memory_allocated(DEVICE))
+    small:free()
   end)
 
   it("counts what could not be had", function()

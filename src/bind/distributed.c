@@ -457,7 +457,7 @@ static int reducer_waiter(lua_State *L) {
 }
 
 void dm_wait_for_ranks(lua_State *L) {
-  if (DM_LIKELY(!dm_reducers_are_open())) return;
+  if (DM_LIKELY(!dm_any_home() || !dm_reducers_are_open())) return;
   luaL_checkstack(L, 4, NULL);
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &waiter_key) == LUA_TFUNCTION) lua_call(L, 0, 0);
   else lua_pop(L, 1);

@@ -90,6 +90,11 @@ typedef struct dm_StreamOps {
 enum { DM_SMALL_BLOCK = 640 };
 dm_status dm_small_block_new(void **out);
 void dm_small_block_free(void *p);
+/* The block of a handle or a node, from the same lists: each op takes and gives some, at a
+   quarter of malloc's cost. The counters of tensors' memory leave it out. NULL: out of memory,
+   and the error says so. */
+void *dm_record_new(int64_t n_bytes);
+void dm_record_free(void *p, int64_t n_bytes);
 
 typedef struct dm_DeviceOps {
   int (*count)(void); /* devices of this type; ordinals count from 0 */

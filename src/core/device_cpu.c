@@ -36,9 +36,11 @@
 #include "base/error.h"
 #include "base/refs.h"
 
-enum { GRAIN = 512, SEGMENT = 1 << 20, N_CLASS = 160 };
+enum { GRAIN_BITS = 9, GRAIN = 1 << GRAIN_BITS, SEGMENT = 1 << 20, N_CLASS = 160 };
 enum { SMALL_CLASS = 36 };     /* the first that is mapped by itself: 256 KiB */
 enum { SMALL_POOL = 1 << 20 }; /* the largest block of the small pool, as in PyTorch */
+
+enum { UNCOUNTED = -1 }; /* for `counted`: the block is no tensor's */
 
 enum { RED_ZONE = DM_ASAN ? 64 : 0 };   /* bytes after a small block */
 enum { RED_PAGE = DM_ASAN ? 4096 : 0 }; /* before and after a mapped block */
@@ -92,15 +94,14 @@ static int64_t num_alloc_retries, num_ooms;
 /* Class k = 4e + f holds blocks of GRAIN * 2^e * (1 + f/4) bytes. */
 static int64_t class_bytes(int k) { return ((int64_t)GRAIN << (k / 4)) / 4 * (4 + k % 4); }
 
-/* The smallest class that holds n bytes: the power of two from the leading bit, then
-   at most four steps. */
-static int class_of(int64_t n_bytes) {
-  if (DM_LIKELY(n_bytes <= GRAIN)) return 0;
-  const uint64_t units = ((uint64_t)n_bytes + GRAIN - 1) / GRAIN;
-  const int e = 63 - __builtin_clzll(units);
-  int k = 4 * e;
-  while (class_bytes(k) < n_bytes) k++;
-  return k;
+/* The smallest class that holds n bytes: the power of two e below the last byte from its
+   leading bit, then the quarter above it from the next two bits. */
+static inline int class_of(int64_t n_bytes) {
+  if (n_bytes <= GRAIN) return 0;
+  const uint64_t last = (uint64_t)n_bytes - 1;
+  const int e = 63 - __builtin_clzll(last / GRAIN);
+  const int quarter = (int)(last >> (e + GRAIN_BITS - 2)) & 3;
+  return 4 * e + quarter + 1;
 }
 
 /* The pool of a block or of a request: the same, for 1 MiB is a size class. */
@@ -146,11 +147,11 @@ static inline void uncount_in(dm_MemPool pool, int64_t n_bytes) {
 }
 
 /* Two calls, so that the pool is a constant in each. */
-static void count_block(int64_t n_bytes) {
+static inline void count_block(int64_t n_bytes) {
   if (DM_UNLIKELY(is_large(n_bytes))) count_in(DM_POOL_LARGE, n_bytes);
   else count_in(DM_POOL_SMALL, n_bytes);
 }
-static void uncount_block(int64_t n_bytes) {
+static inline void uncount_block(int64_t n_bytes) {
   if (DM_UNLIKELY(is_large(n_bytes))) uncount_in(DM_POOL_LARGE, n_bytes);
   else uncount_in(DM_POOL_SMALL, n_bytes);
 }
@@ -291,28 +292,34 @@ static int64_t cpu_allocated_bytes(dm_Device dev) {
   return current_of(c, DM_POOL_SMALL) + current_of(c, DM_POOL_LARGE);
 }
 
+/* Says that a block of n bytes cannot be had. */
+__attribute__((cold, noinline)) static dm_status refuse_block(int64_t n_bytes) {
+  lock();
+  num_ooms++;
+  unlock();
+  return dm_fail(DM_EMEM, "cpu: out of memory: %.1f MiB asked for, %.1f MiB in use",
+                 (double)n_bytes / 1048576.0,
+                 (double)cpu_allocated_bytes((dm_Device){DM_CPU, 0}) / 1048576.0);
+}
+
 /* A block from its class's list, else from a segment or the system. One attempt after
    the cache was released decides whether memory is short. */
 READS_FREE_BLOCKS static inline dm_status take_block(int64_t n_bytes, int64_t counted,
                                                      void **out) {
-  const bool possible = n_bytes > 0 && n_bytes <= (int64_t)1 << 44 && !dm_alloc_should_fail();
-  const int k = possible ? class_of(n_bytes) : 0;
+  if (DM_UNLIKELY(n_bytes <= 0 || n_bytes > (int64_t)1 << 44 || dm_alloc_should_fail()))
+    return refuse_block(n_bytes);
+  const int k = class_of(n_bytes);
   lock();
-  Block *b = possible ? free_blocks[k] : NULL;
+  Block *b = free_blocks[k];
   void *p = b;
-  if (b) free_blocks[k] = b->next;
-  else if (possible) p = fresh_block(k);
-  if (p) {
+  if (DM_LIKELY(b != NULL)) free_blocks[k] = b->next;
+  else p = fresh_block(k);
+  if (DM_LIKELY(p != NULL)) {
     if (is_small(k)) segment_of(p)->live++;
-    count_block(counted);
-  } else {
-    num_ooms++;
+    if (counted >= 0) count_block(counted);
   }
   unlock();
-  if (!p)
-    return dm_fail(DM_EMEM, "cpu: out of memory: %.1f MiB asked for, %.1f MiB in use",
-                   (double)n_bytes / 1048576.0,
-                   (double)cpu_allocated_bytes((dm_Device){DM_CPU, 0}) / 1048576.0);
+  if (DM_UNLIKELY(!p)) return refuse_block(n_bytes);
   dm_permit(p, n_bytes);
   dm_noise(p, n_bytes);
   *out = p;
@@ -329,7 +336,7 @@ READS_FREE_BLOCKS static inline void give_block(void *p, int64_t n_bytes, int64_
   b->next = free_blocks[k];
   free_blocks[k] = b;
   if (is_small(k)) segment_of(p)->live--;
-  uncount_block(counted);
+  if (counted >= 0) uncount_block(counted);
   unlock();
 }
 
@@ -344,6 +351,17 @@ static void cpu_free(dm_Device dev, void *p, int64_t n_bytes) {
 
 dm_status dm_small_block_new(void **out) { return take_block(DM_SMALL_BLOCK, GRAIN, out); }
 void dm_small_block_free(void *p) { give_block(p, DM_SMALL_BLOCK, GRAIN); }
+
+void *dm_record_new(int64_t n_bytes) {
+  void *p = NULL;
+  if (take_block(n_bytes, UNCOUNTED, &p) != DM_OK) return NULL;
+  (void)DM_ADD(&dm_live_blocks, 1);
+  return p;
+}
+void dm_record_free(void *p, int64_t n_bytes) {
+  (void)DM_ADD(&dm_live_blocks, -1);
+  give_block(p, n_bytes, UNCOUNTED);
+}
 
 static dm_status cpu_copy(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n,
                           bool later) {

@@ -37,7 +37,7 @@ static void leave_block(dm_Storage *s) {
   if (atomic_load_explicit(&s->tenants, memory_order_relaxed) && !dm_let_go(&s->tenants))
     return;
   if (s->inlined) dm_small_block_free(s);
-  else dm_free(s);
+  else dm_record_free(s, (int64_t)sizeof(Inline));
 }
 
 /* Drops one reference to the storage; the last one gives the data back to its owner:
@@ -94,13 +94,13 @@ static dm_status small_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
 
 /* Any other: a block for storage and handle, and one of the device for the data. */
 static dm_status large_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
-  Inline *p = dm_alloc(sizeof *p);
-  if (!p) return dm_fail(DM_EMEM, "out of memory: cannot allocate a tensor");
+  Inline *p = dm_record_new(sizeof *p);
+  if (!p) return DM_EMEM;
   *out = inline_init(p, dev, n_bytes, false);
   if (n_bytes == 0) return DM_OK;
   dm_status st = dev.type == DM_CPU ? DM_OK : dm_device_check(dev);
   if (st == DM_OK) st = dm_device_ops(dev)->alloc(dev, n_bytes, &p->storage.data);
-  if (st != DM_OK) dm_free(p);
+  if (st != DM_OK) dm_record_free(p, sizeof *p);
   return st;
 }
 
@@ -211,8 +211,8 @@ dm_status dm_tensor_wrap(void *data, dm_DType dtype, int ndim, const int64_t *sh
 
 /* A second handle of the same elements, without history, gradient or base. */
 dm_status dm_tensor_alias(const dm_Tensor *t, dm_Tensor **out) {
-  dm_Tensor *a = dm_alloc(sizeof *a);
-  if (!a) return dm_fail(DM_EMEM, "out of memory: cannot allocate a tensor handle");
+  dm_Tensor *a = dm_record_new(sizeof *a);
+  if (!a) return DM_EMEM;
   handle_init(a, t->device, t->storage, 0);
   a->dtype = t->dtype;
   a->ndim = t->ndim;
@@ -268,7 +268,7 @@ void dm_tensor_unref(dm_Tensor **tp) {
   if (t->low) dm_tensor_unref(&t->low);
   if (t->last) dm_tensor_unref(&t->last);
   dm_Storage *storage = t->storage, *home = t->home;
-  if (!(t->flags & DM_T_INLINED)) dm_free(t);
+  if (!(t->flags & DM_T_INLINED)) dm_record_free(t, sizeof *t);
   storage_unref(storage); /* an inlined handle is freed with its block */
   if (home) leave_block(home);
 }

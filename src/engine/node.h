@@ -53,6 +53,7 @@ typedef struct dm_Node {
   int32_t n_in, n_saved; /* n_saved: of saved_in */
   uint8_t n_out, base;   /* base: the forward's, in which attr and positions are meant */
   dm_CastState cast;     /* of a custom one: the autocast settings of its forward */
+  int64_t n_bytes;       /* of the block */
   bool released;         /* a backward pass has dropped the saved tensors */
   bool scales;           /* multiplies by a loss scale: the leaves below get scaled gradients */
   bool walked;           /* a pass that does not retain the graph has been here: see home.h */

@@ -74,7 +74,7 @@ static void node_free(dm_Node *n) {
   dm_free(n->retain);
   dm_free(n->where);
   dm_free(n->name);
-  dm_free(n);
+  dm_record_free(n, n->n_bytes);
 }
 
 void dm_node_unref(dm_Node **np) {
@@ -149,10 +149,10 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   const int64_t saved = up8((int64_t)sizeof(dm_Saved) * (n_saved + (save_out ? n_out : 0)));
   const int64_t grads = up8((int64_t)sizeof(dm_Tensor *) * n_out);
   const int64_t head = up8((int64_t)sizeof(dm_Node));
-  char *p = dm_alloc(head + edges + metas + saved + grads + attr_bytes);
+  const int64_t n_bytes = head + edges + metas + saved + grads + attr_bytes;
+  char *p = dm_record_new(n_bytes);
   if (!p) {
     dm_free(where);
-    (void)dm_fail(DM_EMEM, "out of memory: cannot record %s", op ? op->name : "a function");
     return NULL;
   }
   dm_Node *n = (dm_Node *)(void *)p;
@@ -165,6 +165,7 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   n->n_out = (uint8_t)n_out;
   n->base = ts->base;
   n->where = where;
+  n->n_bytes = n_bytes;
   p += head;
   n->in = (dm_Edge *)(void *)p;
   p += edges;

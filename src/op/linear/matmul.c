@@ -288,7 +288,8 @@ dm_status linear_backward_rule(dm_Call *c) {
 /* An output with K = 0 is a sum of nothing; gemm writes zeros. */
 dm_status matmul_cpu(dm_Call *c) {
   if (c->out[0]->numel == 0) return DM_OK;
-  dm_Product p = dm_product_of(c->in[0], c->in[1], c->out[0]);
+  dm_Product p;
+  dm_product_of(&p, c->in[0], c->in[1], c->out[0]);
   return multiply(&p);
 }
 
@@ -313,7 +314,8 @@ static const dm_Pointwise same = {same_f32, same_f64, same_i64};
 dm_status addmm_cpu(dm_Call *c) {
   dm_Tensor *in = c->in[0], *out = c->out[0];
   if (out->numel == 0) return DM_OK;
-  dm_Product p = dm_addmm_product(c);
+  dm_Product p;
+  dm_addmm_product(&p, c);
   if (p.beta != 0) DM_TRY(dm_pointwise(out, 1, &in, (dm_DType)in->dtype, &same, NULL));
   return multiply(&p);
 }
@@ -348,6 +350,7 @@ dm_status linear_cpu(dm_Call *c) {
 
 /* out (C) = the sum of x (R, C) over its rows, by the kernel of op sum. */
 static dm_status sum_rows(dm_Tensor *x, dm_Tensor *out) {
+  if (dm_sum_few_rows(x, out)) return DM_OK;
   const dm_SumAttr rows = {{1, {0}}, 0, DM_NO_DTYPE};
   dm_Call c = {.op = &dm_ops[DM_OP_sum], .n_in = 1, .n_out = 1, .in = &x, .attr = &rows};
   c.out[0] = out;
@@ -366,9 +369,9 @@ dm_status linear_backward_cpu(dm_Call *c) {
     DM_TRY(dm_pointwise(gy, 2, in, (dm_DType)gy->dtype,
                         &dm_loops()->unary_back[dm_activation_op(a)], pq));
   }
-  const dm_Tensor columns = dm_transposed(gy);
   if (c->out[0]->numel) {
-    dm_Product p = dm_product_of(&columns, c->in[1], c->out[0]);
+    dm_Product p;
+    dm_weight_product(&p, gy, c->in[1], c->out[0]);
     DM_TRY(multiply(&p));
   }
   return sum_rows(gy, c->out[1]);

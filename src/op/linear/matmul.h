@@ -55,61 +55,86 @@ static inline dm_Mat dm_mat(const dm_Tensor *t, int64_t row_stride, int64_t colu
   return m;
 }
 
-/* The product a b -> out as matmul defines it: a vector on the left is a row (1, K),
-   on the right a column (K, 1), and batch dims broadcast. */
-static inline dm_Product dm_product_of(const dm_Tensor *a, const dm_Tensor *b,
-                                       const dm_Tensor *out) {
-  const int na = a->ndim, nb = b->ndim;
-  dm_Product p;
-  memset(&p, 0, sizeof p);
-  p.alpha = 1;
-  p.c = dm_tensor_data(out);
-  p.c_dtype = (dm_DType)out->dtype;
-  p.m = na > 1 ? a->shape[na - 2] : 1;
-  p.k = a->shape[na - 1];
-  p.n = nb > 1 ? b->shape[nb - 1] : 1;
-  p.a = dm_mat(a, na > 1 ? a->stride[na - 2] : p.k, a->stride[na - 1]);
-  p.b = dm_mat(b, b->stride[nb > 1 ? nb - 2 : 0], nb > 1 ? b->stride[nb - 1] : 1);
-  p.n_batch = (na > nb ? na : nb) - 2;
-  for (int d = 0; d < p.n_batch; d++) {
-    const int da = d - (p.n_batch - (na - 2)), db = d - (p.n_batch - (nb - 2));
-    p.size[d] = dm_batch_size(a, da) == 1 ? dm_batch_size(b, db) : dm_batch_size(a, da);
-    p.a_step[d] = dm_batch_step(a, da);
-    p.b_step[d] = dm_batch_step(b, db);
-  }
-  return p;
+/* p = a b -> out, with a (m, k) and b (k, n), or the first of a batch of them. Its sizes and
+   steps stay unset: a product is made for each call of a layer, and they are most of its bytes.
+ */
+static inline void dm_product_set(dm_Product *p, int64_t m, int64_t n, int64_t k, dm_Mat a,
+                                  dm_Mat b, const dm_Tensor *out) {
+  p->m = m;
+  p->n = n;
+  p->k = k;
+  p->a = a;
+  p->b = b;
+  p->c = dm_tensor_data(out);
+  p->c_dtype = (dm_DType)out->dtype;
+  p->alpha = 1;
+  p->beta = 0;
+  p->bias = NULL;
+  p->activation = DM_ACTIVATION_NONE;
+  p->before = NULL;
+  p->row_sums = NULL;
+  p->n_batch = 0;
 }
 
-/* A borrowed view of matrix t (R, C) with its dims swapped, (C, R). */
-static inline dm_Tensor dm_transposed(const dm_Tensor *t) {
-  dm_Tensor other = *t;
-  other.shape[0] = t->shape[1];
-  other.shape[1] = t->shape[0];
-  other.stride[0] = t->stride[1];
-  other.stride[1] = t->stride[0];
-  return other;
+/* t as the left matrix of a product: a vector is one row. */
+static inline dm_Mat dm_left(const dm_Tensor *t) {
+  const int n = t->ndim;
+  return dm_mat(t, n > 1 ? t->stride[n - 2] : t->shape[0], t->stride[n - 1]);
+}
+static inline int64_t dm_left_rows(const dm_Tensor *t) {
+  return t->ndim > 1 ? t->shape[t->ndim - 2] : 1;
+}
+
+/* The product a b -> out as matmul defines it: a vector on the left is a row (1, K),
+   on the right a column (K, 1), and batch dims broadcast. */
+static inline void dm_product_of(dm_Product *p, const dm_Tensor *a, const dm_Tensor *b,
+                                 const dm_Tensor *out) {
+  const int na = a->ndim, nb = b->ndim;
+  const dm_Mat right =
+      dm_mat(b, b->stride[nb > 1 ? nb - 2 : 0], nb > 1 ? b->stride[nb - 1] : 1);
+  dm_product_set(p, dm_left_rows(a), nb > 1 ? b->shape[nb - 1] : 1, a->shape[na - 1],
+                 dm_left(a), right, out);
+  p->n_batch = (na > nb ? na : nb) - 2;
+  for (int d = 0; d < p->n_batch; d++) {
+    const int da = d - (p->n_batch - (na - 2)), db = d - (p->n_batch - (nb - 2));
+    p->size[d] = dm_batch_size(a, da) == 1 ? dm_batch_size(b, db) : dm_batch_size(a, da);
+    p->a_step[d] = dm_batch_step(a, da);
+    p->b_step[d] = dm_batch_step(b, db);
+  }
 }
 
 /* x (..., K) times the transpose of weight (N, K). */
-static inline dm_Product dm_linear_product(const dm_Tensor *x, const dm_Tensor *w,
-                                           const dm_Tensor *out) {
-  const dm_Tensor wt = dm_transposed(w);
-  return dm_product_of(x, &wt, out);
+static inline void dm_linear_product(dm_Product *p, const dm_Tensor *x, const dm_Tensor *w,
+                                     const dm_Tensor *out) {
+  dm_product_set(p, dm_left_rows(x), w->shape[0], x->shape[x->ndim - 1], dm_left(x),
+                 dm_mat(w, w->stride[1], w->stride[0]), out);
+  for (; p->n_batch < x->ndim - 2; p->n_batch++) {
+    p->size[p->n_batch] = x->shape[p->n_batch];
+    p->a_step[p->n_batch] = dm_batch_step(x, p->n_batch);
+    p->b_step[p->n_batch] = 0;
+  }
+}
+
+/* The transpose of gy (R, M) times x (R, N): the gradient of linear's weight. */
+static inline void dm_weight_product(dm_Product *p, const dm_Tensor *gy, const dm_Tensor *x,
+                                     const dm_Tensor *out) {
+  dm_product_set(p, gy->shape[1], x->shape[1], gy->shape[0],
+                 dm_mat(gy, gy->stride[1], gy->stride[0]),
+                 dm_mat(x, x->stride[0], x->stride[1]), out);
 }
 
 /* addmm and baddbmm. An input that is one contiguous row (N) with beta 1 becomes the
    product's bias; otherwise the product gets beta, and the kernel copies the input
    to the output first unless beta is 0, in which case the input is not read (as in
    PyTorch, where NaN in it are then ignored). */
-static inline dm_Product dm_addmm_product(const dm_Call *c) {
+static inline void dm_addmm_product(dm_Product *p, const dm_Call *c) {
   const dm_Tensor *in = c->in[0];
   const dm_AddmmAttr *a = DM_ATTR(dm_AddmmAttr, c);
-  dm_Product p = dm_product_of(c->in[1], c->in[2], c->out[0]);
-  p.alpha = a->alpha;
-  if (a->beta == 1 && in->ndim == 1 && in->shape[0] == p.n && dm_tensor_is_contiguous(in))
-    p.bias = dm_tensor_data(in);
-  else p.beta = a->beta;
-  return p;
+  dm_product_of(p, c->in[1], c->in[2], c->out[0]);
+  p->alpha = a->alpha;
+  if (a->beta == 1 && in->ndim == 1 && in->shape[0] == p->n && dm_tensor_is_contiguous(in))
+    p->bias = dm_tensor_data(in);
+  else p->beta = a->beta;
 }
 
 /* Computes linear's product into `out` by the device's `multiply`, with the bias
@@ -118,7 +143,8 @@ static inline dm_status dm_linear_by(dm_status (*multiply)(dm_Product *, dm_Call
                                      const dm_Tensor *out) {
   dm_Tensor *bias = NULL;
   if (out->numel == 0) return DM_OK;
-  dm_Product p = dm_linear_product(c->in[0], c->in[1], out);
+  dm_Product p;
+  dm_linear_product(&p, c->in[0], c->in[1], out);
   if (c->n_in > 2 && c->in[2]) {
     DM_TRY(dm_dense_new(c->in[2], &bias));
     p.bias = dm_tensor_data(bias);

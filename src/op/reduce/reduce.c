@@ -123,15 +123,13 @@ dm_status sum_rule(dm_Call *c) {
 
 /* Sums x (N, C) over dim 0 for a contiguous x with few rows and columns, as the bias
    gradient of a small layer. It adds the rows in the same order and type as the general
-   traversal and gives the same bits, without its setup. Returns false when the call is
-   another one. */
-static bool sum_few_rows(const dm_Call *c) {
+   traversal and gives the same bits, without its setup. */
+bool dm_sum_few_rows(const dm_Tensor *x, dm_Tensor *out) {
   enum { MOST = 256 };
-  const dm_Tensor *x = c->in[0], *out = c->out[0];
   const dm_DType from = (dm_DType)x->dtype, to = (dm_DType)out->dtype;
   if (x->ndim != 2 || x->shape[0] > DM_REDUCE_ROWS || x->shape[1] > MOST || x->numel == 0 ||
       dm_compute_dtype(from) != DM_F32 || dm_compute_dtype(to) != DM_F32 ||
-      dm_dims_bits(2, DM_ATTR(dm_SumAttr, c)->dim) != 1u || !dm_tensor_is_contiguous(x))
+      !dm_tensor_is_contiguous(x))
     return false;
   const int64_t n = x->shape[1], row_bytes = n * dm_dtype_size(from);
   const char *row = dm_tensor_data(x);
@@ -148,7 +146,9 @@ static bool sum_few_rows(const dm_Call *c) {
 
 /* float16 and bfloat16 are added in float32 and rounded once. */
 dm_status sum_cpu(dm_Call *c) {
-  if (sum_few_rows(c)) return DM_OK;
+  const dm_Tensor *x = c->in[0];
+  const bool rows = x->ndim == 2 && dm_dims_bits(2, DM_ATTR(dm_SumAttr, c)->dim) == 1u;
+  if (rows && dm_sum_few_rows(x, c->out[0])) return DM_OK;
   return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dim, &sum_reduction);
 }
 

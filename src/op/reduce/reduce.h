@@ -67,6 +67,9 @@ static inline unsigned dm_repeated_bits(const dm_Tensor *t, const dm_Ints *size)
    1). */
 void dm_out_reduced(dm_Call *c, int i, const dm_Tensor *t, unsigned mask, bool keepdim,
                     dm_DType dtype);
+/* out (C) = the sum of x (N, C) over dim 0, if x is one of few elements; false: nothing is
+ * done. */
+bool dm_sum_few_rows(const dm_Tensor *x, dm_Tensor *out);
 /* r, reduced from shape m, reshaped to m's rank with size 1 in the dims of mask. */
 dm_Tensor *x_keepdim(dm_X *x, dm_Tensor *r, const dm_Meta *m, unsigned mask);
 /* Calls an op as dm_x does but returns all its outputs in `out`, which x owns. False

@@ -28,8 +28,6 @@ enum {
 };
 
 typedef struct Job {
-  dm_Iter red;  /* reduced dims of x; data points to its first element */
-  dm_Iter kept; /* kept dims of x; data as in red */
   dm_DType dtype, compute;
   int64_t n_out, n_red;
   int64_t n_chunk, chunk; /* chunks per reduction, elements per chunk */
@@ -42,6 +40,9 @@ typedef struct Job {
   dm_ReduceColumnsF32 *columns; /* NULL: tiles are gathered and joined column by column */
   double param;
   dm_Acc *acc; /* (n_out, n_chunk) */
+  /* Most of the bytes, which are written by dims_into as far as they are read. */
+  dm_Iter red;  /* reduced dims of x; data points to its first element */
+  dm_Iter kept; /* kept dims of x; data as in red */
 } Job;
 
 /* The state of one traversal: `cols` outputs whose first elements lie `step` apart.
@@ -243,8 +244,12 @@ static int64_t chunk_of(const Job *j) {
    states. */
 dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
                     const dm_Reduction *reduction, double param, int base) {
-  Job j = {
-      .dtype = (dm_DType)x->dtype, .compute = compute, .reduction = reduction, .param = param};
+  Job j;
+  memset(&j, 0, offsetof(Job, red));
+  j.dtype = (dm_DType)x->dtype;
+  j.compute = compute;
+  j.reduction = reduction;
+  j.param = param;
   const dm_Loops *loops = dm_loops();
   j.f32 = reduction->loop ? loops->reduce32[reduction->loop] : reduction->f32;
   j.f64 = reduction->loop ? loops->reduce64[reduction->loop] : reduction->f64;
