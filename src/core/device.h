@@ -88,7 +88,7 @@ typedef struct dm_StreamOps {
 /* The block of a small CPU tensor: its storage, handle and data. It counts as 512 bytes, as the
    smallest block of PyTorch does: the handle is no data. */
 enum { DM_SMALL_BLOCK = 640 };
-dm_status dm_small_block_new(void **out);
+void *dm_small_block_new(void); /* NULL: as dm_record_new */
 void dm_small_block_free(void *p);
 /* The block of a handle or a node, from the same lists: each op takes and gives some, at a
    quarter of malloc's cost. The counters of tensors' memory leave it out. NULL: out of memory,

@@ -349,7 +349,11 @@ static void cpu_free(dm_Device dev, void *p, int64_t n_bytes) {
   give_block(p, n_bytes, n_bytes);
 }
 
-dm_status dm_small_block_new(void **out) { return take_block(DM_SMALL_BLOCK, GRAIN, out); }
+void *dm_small_block_new(void) {
+  void *p = NULL;
+  (void)take_block(DM_SMALL_BLOCK, GRAIN, &p);
+  return p;
+}
 void dm_small_block_free(void *p) { give_block(p, DM_SMALL_BLOCK, GRAIN); }
 
 void *dm_record_new(int64_t n_bytes) {

@@ -60,43 +60,35 @@ static void handle_init(dm_Tensor *t, dm_Device dev, dm_Storage *s, uint8_t flag
   t->gen = 0;
   t->offset = 0;
   t->storage = s;
-  t->home = NULL;
-  t->node = NULL;
-  t->base = NULL;
-  t->grad = NULL;
-  t->hooks = NULL;
-  t->grad_home = NULL;
-  t->low = NULL;
-  t->last = NULL;
+  memset(&t->home, 0, sizeof *t - offsetof(dm_Tensor, home)); /* pointers: home to last */
 }
 
 /* Initializes storage and handle; the handle has the only reference to the storage. */
-static dm_Tensor *inline_init(Inline *p, dm_Device dev, int64_t n_bytes, bool inlined) {
+static inline void inline_init(Inline *p, dm_Device dev, int64_t n_bytes, bool inlined) {
   p->storage = (dm_Storage){.device = dev, .inlined = inlined, .n_bytes = n_bytes};
   atomic_init(&p->storage.refs, 1);
   handle_init(&p->handle, dev, &p->storage, DM_T_INLINED);
-  return &p->handle;
 }
 
 /* A small CPU tensor: one block of the caching allocator for storage, handle and data. */
-static dm_status small_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
-  void *block;
-  DM_TRY(dm_small_block_new(&block));
-  Inline *p = block;
-  *out = inline_init(p, dev, n_bytes, true);
+static inline dm_Tensor *small_new(dm_Device dev, int64_t n_bytes) {
+  Inline *p = dm_small_block_new();
+  if (!p) return NULL;
+  inline_init(p, dev, n_bytes, true);
   p->storage.data = n_bytes ? p->data : NULL;
 #if DM_ASAN
   dm_forbid(p->zone, sizeof p->zone);
 #endif
   dm_forbid(p->data + n_bytes, INLINE_BYTES - n_bytes);
-  return DM_OK;
+  return &p->handle;
 }
 
 /* Any other: a block for storage and handle, and one of the device for the data. */
 static dm_status large_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
   Inline *p = dm_record_new(sizeof *p);
   if (!p) return DM_EMEM;
-  *out = inline_init(p, dev, n_bytes, false);
+  inline_init(p, dev, n_bytes, false);
+  *out = &p->handle;
   if (n_bytes == 0) return DM_OK;
   dm_status st = dev.type == DM_CPU ? DM_OK : dm_device_check(dev);
   if (st == DM_OK) st = dm_device_ops(dev)->alloc(dev, n_bytes, &p->storage.data);
@@ -167,9 +159,14 @@ dm_status dm_tensor_new(dm_DType dtype, int ndim, const int64_t *shape, dm_Devic
   int64_t numel;
   DM_TRY(check_shape(ndim, shape, &numel));
   const int64_t n_bytes = numel * dm_dtype_size(dtype);
-  const bool small = dev.type == DM_CPU && n_bytes <= INLINE_BYTES;
-  dm_Tensor *t = NULL;
-  DM_TRY(small ? small_new(dev, n_bytes, &t) : large_new(dev, n_bytes, &t));
+  dm_Tensor *t;
+  if (dev.type == DM_CPU && n_bytes <= INLINE_BYTES) {
+    if (!(t = small_new(dev, n_bytes))) return DM_EMEM;
+  } else {
+    dm_Tensor *large = NULL; /* apart, so that t stays in a register */
+    DM_TRY(large_new(dev, n_bytes, &large));
+    t = large;
+  }
   t->dtype = (uint8_t)dtype;
   set_shape(t, ndim, shape, numel);
   *out = t;
