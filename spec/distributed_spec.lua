@@ -156,42 +156,9 @@ describe("several ranks", function()
     assert.equal(3, told(text, "the process group has ended, and MPI cannot begin again"), text)
   end)
 
-  with_mpirun("tell of one that leaves early", function()
-    local text, _, seconds = ranks(3, "faults", "leave")
-    assert.equal(2, told(text, "all_reduce: rank 1 has left after 2 collectives, told in time"),
-      text)
-    assert.is_true(seconds < 30)
-    text, _, seconds = ranks(3, "faults", "error")
-    assert.equal(1, told(text, "lua5.4: spec/distributed/faults.lua:"), text)
-    assert.equal(1, told(text, "a fault of its own"), text)
-    assert.equal(2, told(text, "all_reduce: rank 1 has left after 2 collectives: its script ended, "
-      .. "or raised an error, without destroy_process_group, told in time"), text)
-    assert.is_true(seconds < 30)
-  end)
-
-  with_mpirun("end together where one ends without a word, and none waits", function()
-    local text, code = ranks(2, "faults", "end")
-    assert.equal(0, code, text)
-    assert.equal(2, told(text, "ends"), text)
-  end)
-
-  with_mpirun("say after the timeout who is not there", function()
-    local text, code = ranks(3, "faults", "late")
-    assert.is_true(code ~= 0)
-    assert.equal(2, count(text, "barrier: waited for [%d.]+ s in barrier "
-      .. "%(spec/distributed/faults.lua:%d+%); rank 1 is not there: its last was all_reduce "
-      .. "%(sum%) {4} float32 %(spec/distributed/faults.lua:%d+%), which ended %d s ago"), text)
-  end)
-
   with_mpirun("can be interrupted while they wait", function()
     local text = ranks(2, "faults", "interrupt")
     assert.equal(1, told(text, "interrupted!, at once"), text)
-  end)
-
-  with_mpirun("say that one of them never came", function()
-    local text, _, seconds = ranks(2, "faults", "absent")
-    assert.equal(1, told(text, "init_process_group: not all ranks have called it within 1 s"), text)
-    assert.is_true(seconds < 30, text)
   end)
 
   with_mpirun("are started by scripts/run", function()
@@ -215,12 +182,5 @@ describe("several ranks", function()
       assert.equal(2, code)
       assert.matches(words, text, 1, true)
     end
-  end)
-
-  with_mpirun("are ended together where one is killed", function()
-    local text, code, seconds = ranks(3, "faults", "kill")
-    assert.is_true(code ~= 0)
-    assert.matches("exited on signal 9", text)
-    assert.is_true(seconds < 30, text)
   end)
 end)

@@ -51,12 +51,13 @@ handle("a trace", core._amp_trace(false))
 handle("a recorder", core.profile_new())
 handle("a state of autocast", core.autocast_state())
 handle("transforms", core.augment{})
-core._dist_open(false, 10)
+core._dist_open(false, 10, 10)
 handle("a collective", core._dist_post("barrier", 0, 0, nil, nil, nil, "barrier", "", ""))
 local weights = {dm.ones(2, {requires_grad = true}), dm.ones(3, 2, {requires_grad = true})}
-local reducer = core._reducer_new(0, weights, 1, 1, "")
+local reducer = core._reducer_new(0, weights, 1, 1, "", {"a", "b"})
 handle("a reducer of one rank", reducer)
-handle("a reducer that sends", core._reducer_new(0, {dm.ones(2, {requires_grad = true})}, 1, 1, ""))
+handle("a reducer that sends", core._reducer_new(0, {dm.ones(2, {requires_grad = true})}, 1, 1, "",
+  {"a"}))
 handles[#handles].value:set_wire "bfloat16"
 handle("a range", core.range_begin "range")
 handle("a loader", core.loader_new{columns = {dm.ones(2)}, transforms = {false}})

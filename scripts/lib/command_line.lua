@@ -50,9 +50,16 @@ function command_line.say(...)
   if rank == 0 then print(...) end
 end
 
+-- The message, with the number of this process where there are several.
+local function of_rank(message)
+  local dist = dm.distributed
+  if not dist.is_initialized() or dist.get_world_size() == 1 then return message end
+  return ("rank %d: %s"):format(rank, message)
+end
+
 -- Writes a message and ends the program with 1.
 function command_line.stop(message)
-  io.stderr:write(message, "\n")
+  io.stderr:write(of_rank(message), "\n")
   os.exit(1, true)
 end
 
@@ -75,7 +82,7 @@ function command_line.run(fn)
   end)
   if ok then return end
   local stopped = problem == "interrupted"
-  io.stderr:write("\n", problem, stopped and "; the last checkpoint is whole\n" or "\n")
+  io.stderr:write("\n", of_rank(problem), stopped and "; the last checkpoint is whole\n" or "\n")
   os.exit(stopped and 130 or 1, true)
 end
 

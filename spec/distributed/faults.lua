@@ -12,7 +12,8 @@ if kind == "absent" then
   io.write(select(2, pcall(dist.init_process_group, {timeout = 1})), "\n")
   os.exit(2, true)
 end
-dist.init_process_group{timeout = kind == "late" and 3 or 60}
+local TIMEOUTS = {late = 3, alone = 2, stopped = 3} -- seconds
+dist.init_process_group{timeout = TIMEOUTS[kind] or 60, warn_after = 1}
 local rank = dist.get_rank()
 
 local function say(text) io.stdout:write(text, "\n") end
@@ -48,11 +49,11 @@ function FAULTS.mismatch()
   say(fails(dist.init_process_group))
 end
 
--- The others wait for rank 1, and print how it ended, if they learn so in time.
+-- The others wait for rank 1, and print how it ended, and after how many seconds they learned so.
 local function wait_for_it()
-  local from = os.time()
+  local from = dm.now()
   local why = fails(dist.all_reduce, dm.ones(2))
-  say(why .. (os.difftime(os.time(), from) <= 10 and ", told in time" or ", too late"))
+  say(("%s, told after %.1f s"):format(why, dm.now() - from))
   assert(fails(dist.barrier):find "rank 1 has left")
 end
 
@@ -75,9 +76,48 @@ FAULTS["end"] = function()
   say "ends"
 end
 
+-- Rank 1 sleeps, in a backward pass of which the others wait for the buckets.
 function FAULTS.late()
+  local model = dm.nn.Sequential{dm.nn.Linear(4, 3), dm.nn.Linear(3, 1)}
+  local ddp = dm.nn.parallel.DistributedDataParallel(model)
+  for pass = 1, 3 do
+    if rank == 1 and pass == 3 then os.execute "sleep 20" end
+    ddp(dm.ones(2, 4)):sum():backward()
+  end
+end
+
+local function own_pid()
+  local file <close> = assert(io.open "/proc/self/stat")
+  return file:read "n"
+end
+
+-- mpirun is stopped, and rank 1 computes for ever: after some seconds the shell tells in which
+-- state the ranks are, and lets mpirun go on.
+function FAULTS.alone()
+  local pids = dist.all_gather_object(own_pid())
+  local parent = io.popen "echo $PPID":read "n" -- the shell's: this process
+  assert(parent == pids[rank + 1])
+  if rank == 0 then
+    local file <close> = assert(io.open "/proc/self/stat")
+    local mpirun = file:read "a":match "%) %a (%d+)"
+    os.execute(("kill -STOP %s; (sleep 8; cat /proc/%d/stat /proc/%d/stat /proc/%d/stat | "
+      .. "cut -c-40 >%s; kill -CONT %s) >/dev/null 2>&1 &"):format(mpirun, pids[1], pids[2],
+      pids[3], arg[2], mpirun))
+  end
+  dist.barrier()
+  if rank == 1 then
+    local x = dm.randn(100, 100)
+    while true do x = (x:mm(x)):tanh() end
+  elseif rank == 2 then -- catches the error, and waits for ever
+    fails(dist.barrier)
+    os.execute "sleep 100"
+  end
+  dist.barrier()
+end
+
+function FAULTS.stopped()
   dist.all_reduce(dm.ones(4))
-  if rank == 1 then os.execute "sleep 9" end
+  if rank == 1 then os.execute "kill -STOP $PPID" end
   dist.barrier()
 end
 
@@ -96,6 +136,29 @@ end
 function FAULTS.kill()
   dist.all_reduce(dm.ones(4))
   if rank == 1 then os.execute "kill -9 $PPID" end
+  dist.barrier()
+end
+
+-- Rank 1 is asked to stop, and all ranks know at the same step.
+function FAULTS.signal()
+  for step = 1, 100 do
+    if dist.should_stop() then
+      say(("rank %d stops before step %d"):format(rank, step))
+      break
+    end
+    if step == 7 and rank == 1 then os.execute "kill -TERM $PPID" end
+  end
+  dist.destroy_process_group()
+end
+
+-- SIGTERM where no script listens: rank 0 is ended while it waits.
+function FAULTS.term()
+  dist.all_reduce(dm.ones(4))
+  if rank == 0 then
+    os.execute "(sleep 1; kill -TERM $PPID) >/dev/null 2>&1 &"
+  else
+    os.execute "sleep 20"
+  end
   dist.barrier()
 end
 

@@ -37,10 +37,14 @@ function launch.run(command)
   return text, code, os.difftime(os.time(), from)
 end
 
+-- The command that runs a script with its arguments on n ranks.
+function launch.command(n, script)
+  return ("%s %s lua5.4 %s"):format(launch.paths(), MPIRUN:format(SECONDS, n), script)
+end
+
 -- Runs a program of spec/distributed on n ranks.
 function launch.ranks(n, program, more)
-  return launch.run(("%s %s lua5.4 spec/distributed/%s.lua %s"):format(launch.paths(),
-    MPIRUN:format(SECONDS, n), program, more or ""))
+  return launch.run(launch.command(n, ("spec/distributed/%s.lua %s"):format(program, more or "")))
 end
 
 function launch.count(text, pattern)

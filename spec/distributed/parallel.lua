@@ -716,7 +716,7 @@ local function too_few_batches()
   local ok, why
   if rank == 1 then ok, why = pcall(dist.barrier) else ok, why = pcall(pass) end
   check(not ok and why:find("ranks do not agree: rank 0 gives DistributedDataParallel bucket 1 "
-    .. "of 2, 440 float64, pass 2, 6 parameters, layout ", 1, true)
+    .. "of 2: 4.bias .. 0.weight, 440 float64, pass 2, 6 parameters, layout ", 1, true)
     and why:find("rank 1 gives barrier (spec/distributed/parallel.lua:", 1, true), "%s", why)
 end
 

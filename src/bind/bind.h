@@ -277,6 +277,8 @@ void dm_push_item(lua_State *L, const dm_Tensor *t);
 
 /* After a backward pass: waits for the gradients that other processes average with ours. */
 void dm_wait_for_ranks(lua_State *L);
+/* Tells distributed.c the line of a backward pass that begins, for messages. */
+void dm_tell_ranks_line(lua_State *L, const State *S);
 
 /* nonzero(x, {as_tuple = true}). */
 int dm_nonzero_columns(lua_State *L);

@@ -7,6 +7,7 @@
 
 #include "bind/bind.h"
 #include "dist/bucket.h"
+#include "dist/stop.h"
 
 static const char work_class[] = "demilune.Work", guard_class[] = "demilune.World",
                   reducer_class[] = "demilune.Reducer";
@@ -44,10 +45,11 @@ static int guard(lua_State *L) {
   return 1;
 }
 
-/* _dist_open(by_mpi, timeout in seconds): begins to open the world -> the reason why it cannot;
-   or nil. */
+/* _dist_open(by_mpi, timeout, warn_after, both in seconds): begins to open the world -> the
+   reason why it cannot; or nil. */
 static int open_world(lua_State *L) {
-  lua_pushstring(L, dm_world_open(lua_toboolean(L, 1), luaL_checknumber(L, 2)));
+  lua_pushstring(
+      L, dm_world_open(lua_toboolean(L, 1), luaL_checknumber(L, 2), luaL_checknumber(L, 3)));
   return 1;
 }
 
@@ -288,6 +290,22 @@ static int stats(lua_State *L) {
   return 3;
 }
 
+/* _dist_listen(on): whether the script hears of SIGTERM and SIGUSR1; counted. */
+static int listen_to_stop(lua_State *L) {
+  dm_stop_listen(lua_toboolean(L, 1));
+  return 0;
+}
+
+/* _dist_stop() -> the name of the signal that asks this process to stop, or nil; whether all
+   ranks know by a backward pass that one was asked; whether such passes tell. */
+static int stop_of(lua_State *L) {
+  const int signal = dm_stop_asked();
+  lua_pushstring(L, signal ? dm_stop_name(signal) : NULL);
+  lua_pushboolean(L, dm_stop_agreed());
+  lua_pushboolean(L, dm_stop_is_exchanged());
+  return 3;
+}
+
 /* ---- gradients that processes average ---- */
 
 /* Pushes a userdata with the n tensors of the list at i, borrowed. */
@@ -306,15 +324,27 @@ static dm_Tensor **push_tensors(lua_State *L, int i, int *n) {
   return list;
 }
 
-/* _reducer_new(group, parameters, bytes of the first bucket, of the others, line) -> a reducer
-   of their gradients. Raises for one that is no leaf, or has a reducer. */
+/* Pushes a userdata with the n strings of the list at i, borrowed. */
+static const char *const *push_names(lua_State *L, int i, int n) {
+  luaL_checktype(L, i, LUA_TTABLE);
+  const char **names = lua_newuserdatauv(L, sizeof *names * (size_t)(n + 1), 0);
+  for (int k = 0; k < n; k++) {
+    luaL_argcheck(L, lua_rawgeti(L, i, k + 1) == LUA_TSTRING, i, "not a name for each tensor");
+    names[k] = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+  return names;
+}
+
+/* _reducer_new(group, parameters, bytes of the first bucket, of the others, line, names) -> a
+   reducer of their gradients. Raises for one that is no leaf, or has a reducer. */
 static int reducer_new(lua_State *L) {
   dm_enter(L);
   check_open(L);
-  const dm_ReducerOptions o = {.group = check_group(L, 1),
-                               .first_bytes = luaL_checkinteger(L, 3),
-                               .bytes = luaL_checkinteger(L, 4),
-                               .where = luaL_checkstring(L, 5)};
+  dm_ReducerOptions o = {.group = check_group(L, 1),
+                         .first_bytes = luaL_checkinteger(L, 3),
+                         .bytes = luaL_checkinteger(L, 4),
+                         .where = luaL_checkstring(L, 5)};
   int n;
   dm_Reducer **at = lua_newuserdatauv(L, sizeof *at, 0);
   *at = NULL;
@@ -323,8 +353,9 @@ static int reducer_new(lua_State *L) {
   for (int i = 0; i < n; i++)
     luaL_argcheck(L, !params[i]->grad_home && !params[i]->node, 2,
                   "a tensor that is no leaf, or has a reducer");
+  o.names = push_names(L, 6, n);
   DM_CHECK(L, dm_reducer_new(n, params, &o, at));
-  lua_pop(L, 1);
+  lua_pop(L, 2);
   return 1;
 }
 
@@ -456,6 +487,14 @@ static int reducer_waiter(lua_State *L) {
   return 0;
 }
 
+void dm_tell_ranks_line(lua_State *L, const State *S) {
+  lua_Debug ar;
+  char line[LUA_IDSIZE + 16];
+  if (DM_LIKELY(!dm_any_home()) || !dm_where(L, S, &ar)) return;
+  snprintf(line, sizeof line, "%s:%d", ar.short_src, ar.currentline);
+  dm_reducers_at(line);
+}
+
 void dm_wait_for_ranks(lua_State *L) {
   if (DM_LIKELY(!dm_any_home() || !dm_reducers_are_open())) return;
   luaL_checkstack(L, 4, NULL);
@@ -519,6 +558,8 @@ const luaL_Reg dm_distributed_functions[] = {{"_dist_lacks", lacks},
                                              {"_dist_leave", leave},
                                              {"_dist_left", left},
                                              {"_dist_stats", stats},
+                                             {"_dist_listen", listen_to_stop},
+                                             {"_dist_stop", stop_of},
                                              {"_reducer_new", reducer_new},
                                              {"_reducers_pause", reducers_pause},
                                              {"_reducer_waiter", reducer_waiter},

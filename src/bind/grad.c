@@ -69,6 +69,7 @@ static int tensor_backward(lua_State *L) {
   if (!outer) {
     dm_warn_autocast(L, S, "backward");
     dm_collect_before_backward(L, S);
+    dm_tell_ranks_line(L, S);
   }
   (void)dm_enter(L);
   dm_Tensor *const in[2] = {dm_check_tensor(L, 1),

@@ -6,14 +6,16 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "dist/stop.h"
 #include "engine/tape.h"
 
 /* Parts of a bucket begin at multiples of this, for the sake of vectors. */
-enum { ALIGN_BYTES = 64, TRAILER_HEAD = 1 };
+enum { ALIGN_BYTES = 64, TRAILER_HEAD = 2 };
 
 typedef struct Param {
   dm_Tensor *leaf; /* owned */
   dm_GradHome home;
+  char name[DM_PARAM_TEXT]; /* its end, where it is long */
   uint64_t came; /* the number of the node at which its gradient was complete; 0: at the end */
 } Param;
 
@@ -48,6 +50,7 @@ struct dm_Reducer {
 
 /* Of this thread, as backward passes are. */
 static _Thread_local int n_paused, n_open;
+static _Thread_local char line[DM_LINE_TEXT]; /* of the backward pass */
 
 static dm_Reducer *reducer_of(dm_GradHomes *h) { return (dm_Reducer *)(void *)h; }
 
@@ -213,15 +216,27 @@ static dm_status settle_in(dm_Reducer *r) {
 
 /* ---- sending ---- */
 
-/* "bucket 2 of 5, pass 7, layout 1a2b": a rank that means another one is named. */
+/* "0.weight .. 2.bias": the first parameter of a bucket and the last one. */
+static void name_params(const dm_Reducer *r, const Bucket *b, char *text, size_t size) {
+  *text = 0;
+  if (b->n == 0) return;
+  const char *first = r->params[r->order[b->first]].name,
+             *last = r->params[r->order[b->first + b->n - 1]].name;
+  snprintf(text, size, b->n > 1 ? ": %s .. %s" : ": %s", first, last);
+}
+
+/* "bucket 2 of 5: 0.weight .. 2.bias, pass 7, layout 1a2b": a rank that means another one is
+   named. */
 static void describe(const dm_Reducer *r, const Bucket *b, dm_Header *h) {
+  char params[2 * DM_PARAM_TEXT + 8];
+  name_params(r, b, params, sizeof params);
   snprintf(h->name, sizeof h->name, "DistributedDataParallel");
   snprintf(h->key, sizeof h->key,
-           "bucket %d of %d, %lld %s, pass %lld, %d parameters, layout %08x",
-           (int)(b - r->buckets) + 1, r->n_bucket, (long long)b->flat->numel,
+           "bucket %d of %d%s, %lld %s, pass %lld, %d parameters, layout %08x",
+           (int)(b - r->buckets) + 1, r->n_bucket, params, (long long)b->flat->numel,
            dm_dtype_name((dm_DType)b->wire->dtype), (long long)r->n_pass, r->n_param,
            (unsigned)(r->layout ^ r->layout >> 32));
-  snprintf(h->line, sizeof h->line, "%s", r->where);
+  snprintf(h->line, sizeof h->line, "%s", *line ? line : r->where);
   h->n_bytes = dm_tensor_bytes(b->wire);
 }
 
@@ -266,6 +281,7 @@ static dm_status complete(Param *p, bool has_data) {
 static void write_trailer(const dm_Reducer *r, bool has_data) {
   float *t = (float *)dm_tensor_data(r->buckets[r->trailer_bucket].flat) + r->trailer_at;
   t[0] = has_data;
+  t[1] = dm_stop_asked() != 0;
   for (int i = 0; i < r->n_param; i++)
     t[TRAILER_HEAD + i] = has_data && r->params[i].leaf->grad;
 }
@@ -418,6 +434,7 @@ dm_status dm_reducer_settle(dm_Reducer *r, bool by_active, double *active) {
   memcpy(r->trailer,
          (float *)dm_tensor_data(r->buckets[r->trailer_bucket].flat) + r->trailer_at,
          sizeof *r->trailer * (size_t)trailer_floats(r));
+  if (r->group == 0) dm_stop_exchanged(r->trailer[1] > 0);
   *active = round((double)r->trailer[0] * r->n_rank) / r->n_rank; /* the shares are float32 */
   const bool scales = by_active && *active > 0 && *active < 1;
   for (int i = 0; i < r->n_bucket && scales; i++) DM_GO(scale(r->buckets[i].flat, 1 / *active));
@@ -468,6 +485,12 @@ static bool allocate(dm_Reducer *r, int n) {
   return r->params && r->order && r->bucket_of && r->buckets && r->trailer;
 }
 
+static void name_param(Param *p, const char *name) {
+  const size_t n = strlen(name);
+  snprintf(p->name, sizeof p->name, "%s",
+           n < sizeof p->name ? name : name + n + 1 - sizeof p->name);
+}
+
 dm_status dm_reducer_new(int n, dm_Tensor *const *params, const dm_ReducerOptions *o,
                          dm_Reducer **out) {
   dm_Reducer *r = dm_alloc_zero(sizeof *r);
@@ -485,6 +508,7 @@ dm_status dm_reducer_new(int n, dm_Tensor *const *params, const dm_ReducerOption
   for (int i = 0; i < n && st == DM_OK; i++) {
     r->params[i].leaf = dm_tensor_ref(params[i]);
     r->params[i].home.homes = &r->homes;
+    name_param(&r->params[i], o->names[i]);
     r->order[i] = n - 1 - i;
     r->n_param++;
   }
@@ -504,6 +528,7 @@ dm_status dm_reducer_set_wire(dm_Reducer *r, dm_DType wire) {
 
 void dm_reducer_pause(dm_Reducer *r, bool paused) { r->paused = paused; }
 void dm_reducers_pause(int more) { n_paused += more; }
+void dm_reducers_at(const char *where) { snprintf(line, sizeof line, "%s", where); }
 
 void dm_reducer_order(const dm_Reducer *r, int64_t *order) {
   /* by falling number of the node at which each was complete; by insertion, for it is done once

@@ -7,8 +7,9 @@
    script waits, and `settle` brings the gradients to the parameters.
 
    The last bucket ends in a trailer, which tells for each parameter which share of the ranks
-   has used it, and which share of them had data at all. A parameter that no rank has used keeps
-   no gradient; one that some rank has used gets the mean, to which the others add zeros. */
+   has used it, which share of them had data at all, and whether one was asked to stop (stop.h).
+   A parameter that no rank has used keeps no gradient; one that some rank has used gets the
+   mean, to which the others add zeros. */
 #ifndef DM_BUCKET_H
 #define DM_BUCKET_H
 
@@ -17,9 +18,12 @@
 
 typedef struct dm_Reducer dm_Reducer;
 
+enum { DM_PARAM_TEXT = 48 }; /* bytes of a parameter's name in messages */
+
 typedef struct dm_ReducerOptions {
   dm_Group *group;
   int64_t first_bytes, bytes; /* that a bucket holds; the first one, the others */
+  const char *const *names;   /* of the parameters, for messages */
   const char *where;          /* the line of the script, for messages */
 } dm_ReducerOptions;
 
@@ -35,6 +39,8 @@ dm_status dm_reducer_set_wire(dm_Reducer *r, dm_DType wire);
 /* Whether passes only add to the gradients and send nothing: of one reducer, or of all. */
 void dm_reducer_pause(dm_Reducer *r, bool paused);
 void dm_reducers_pause(int more); /* counted: 1 begins, -1 ends */
+/* The line of the script whose backward pass begins, for messages. */
+void dm_reducers_at(const char *where);
 
 /* Whether a pass has handed over what is not settled yet: of one reducer, or of any. */
 bool dm_reducer_is_open(const dm_Reducer *r);

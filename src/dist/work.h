@@ -74,6 +74,7 @@ typedef struct dm_Work {
   int64_t number;   /* of the collective in its group, from 1; 0: a message */
   double posted;    /* seconds */
   _Atomic double deadline;
+  double warn_at; /* then a report says who is missing; infinite: no more. The thread's own */
   int64_t n_sent; /* bytes */
   int step;
   int64_t n_moving; /* bytes of the message that is under way */

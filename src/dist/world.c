@@ -2,16 +2,21 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <time.h>
 #ifdef __linux__
 #include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/threads.h"
+#include "dist/notice.h"
+#include "dist/stop.h"
 #include "engine/backend.h"
 
 /* While the script waits, the thread looks without a pause for as long as a message should
@@ -23,29 +28,25 @@ static const double LOOK = 100e-6, BYTES_PER_SECOND = 0.5e9;
 static const double NAP = 50e-6, BUSY_NAP = 1e-3, IDLE_NAP = 4e-3, NAP_SHARE = 0.05;
 /* Who has left had sent all that it sent: it arrives within this time. */
 static const double GRACE = 0.5;
-/* An answer to the question where a rank is. */
-static const double ANSWER = 1.0;
+/* An answer to the question where a rank is; the same where this process is about to be killed.
+ */
+static const double ANSWER = 1.0, LAST_ANSWER = 0.3;
+/* The ranks of a group ask one after the other, so that the first one can tell for all. */
+static const double TURN = 0.1, MOST_TURNS = 10;
+/* From the failure of a work that was too late to the end of the process: at most, and not
+   longer than its timeout. */
+static const double END_GRACE = 30;
+/* The script's thread ends the process where the communication thread lets a work pass its time
+   by three answers and as much, at most. */
+static const double STUCK = 10;
+
+enum { MOST_NAMED = 8 }; /* ranks that a report tells of one by one */
 
 typedef enum Stage { CLOSED, OPENING, OPEN, LEAVING, LEFT, UNUSABLE } Stage;
 
-typedef enum NoticeKind { ASK, STATUS, GOODBYE } NoticeKind;
-
-enum { LAST_TEXT = DM_NAME_TEXT + DM_KEY_TEXT + DM_LINE_TEXT + 16 };
-
-/* A notice: where a rank is. */
-typedef struct Notice {
-  int32_t kind, from;
-  int32_t waits;               /* its last collective has not ended */
-  int32_t failed;              /* GOODBYE: it leaves without order */
-  double since;                /* seconds since that one was asked for, or ended */
-  int64_t count[DM_MAX_GROUP]; /* collectives: asked for; of GOODBYE: ended */
-  char last[LAST_TEXT];
-  char failure[DM_FAILURE_TEXT];
-} Notice;
-
 /* A notice that is being sent. */
 typedef struct Sent {
-  Notice notice;
+  dm_Notice notice;
   dm_Request *request;
   struct Sent *next;
 } Sent;
@@ -54,7 +55,7 @@ typedef struct Sent {
 typedef struct Peer {
   bool left, answered;
   double left_at;
-  Notice notice; /* the last one */
+  dm_Notice notice; /* the last one */
 } Peer;
 
 typedef struct World {
@@ -66,7 +67,7 @@ typedef struct World {
   const dm_Transport *transport;
   Stage stage;
   int rank, n, node_rank;
-  double timeout;
+  double timeout, warn_after;
   char why[DM_FAILURE_TEXT]; /* the failure, after which nothing works; or empty */
   bool leaves, orderly;
   dm_Group *groups[DM_MAX_GROUP];
@@ -74,16 +75,17 @@ typedef struct World {
   dm_Work *incoming, **incoming_end;
   dm_WorldStats stats;
   atomic_int n_waiting; /* threads of the script in dm_world_wait */
-  dm_Header last;       /* the last collective */
-  const dm_Work *last_work;
-  double last_at;
+  dm_Header last;       /* the last work that was asked for */
+  double last_at;       /* when a work was asked for, or ended */
+  long script;          /* the script's thread, as Linux knows it */
   /* the thread's own */
   dm_Work *works;
   Sent *sent;
   Peer *peers; /* (n) */
-  Notice inbox;
+  dm_Notice inbox;
   dm_Request *inbox_request;
   double asked_at; /* 0: not asked */
+  double ends_at;  /* then the process ends; 0: not yet */
 } World;
 
 static World world = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -102,6 +104,11 @@ static void wait_at(pthread_cond_t *cond, double seconds) {
   pthread_cond_timedwait(cond, &world.lock, &t);
 }
 
+static void pause_for(double seconds) {
+  const struct timespec t = {.tv_nsec = (long)(seconds * 1e9)};
+  nanosleep(&t, NULL);
+}
+
 /* ---- works that end ---- */
 
 /* Tells the script's thread. The list's reference is dropped, but for a work that the library
@@ -115,10 +122,7 @@ static void finish(dm_Work *w) {
   /* a group that came to nothing on all ranks leaves its number to the next one */
   if (w->kind == DM_WORK_SPLIT && w->failed && w->group->index == world.n_group - 1)
     world.n_group--;
-  if (world.last_work == w) {
-    world.last_work = NULL;
-    world.last_at = now();
-  }
+  world.last_at = now();
   atomic_store(&w->done, true);
   pthread_cond_broadcast(&world.done);
   pthread_mutex_unlock(&world.lock);
@@ -140,30 +144,43 @@ static void fail_world(const char *text) {
 
 /* ---- notices ---- */
 
-/* Describes this rank; the lock is held. */
-static void describe(Notice *notice, NoticeKind kind) {
+/* What the script's thread does: its state in Linux's words (proc_pid_stat(5)), or 0. */
+static int script_state(void) {
+  char path[64], text[256] = "";
+  snprintf(path, sizeof path, "/proc/self/task/%ld/stat", world.script);
+  FILE *f = fopen(path, "r");
+  if (!f) return 0;
+  const char *name_end = fgets(text, sizeof text, f) ? strrchr(text, ')') : NULL;
+  fclose(f);
+  return name_end && name_end[1] == ' ' ? (uint8_t)name_end[2] : 0;
+}
+
+/* Describes this rank. */
+static void describe(dm_Notice *notice, dm_NoticeKind kind) {
+  const dm_Work *oldest = world.works;
   memset(notice, 0, sizeof *notice);
+  notice->script = script_state();
+  pthread_mutex_lock(&world.lock);
   notice->kind = (int32_t)kind;
   notice->from = world.rank;
-  notice->waits = world.last_work != NULL;
-  notice->failed = kind == GOODBYE && (!world.orderly || *world.why);
-  notice->since = now() - world.last_at;
+  if (oldest) notice->state = atomic_load(&world.n_waiting) > 0 ? DM_RANK_WAITS : DM_RANK_SENDS;
+  notice->failed = kind == DM_NOTICE_GOODBYE && (!world.orderly || *world.why);
+  notice->since = now() - (oldest ? oldest->posted : world.last_at);
   for (int i = 0; i < world.n_group; i++)
-    notice->count[i] = kind == GOODBYE ? (int64_t)atomic_load(&world.groups[i]->n_done)
-                                       : world.groups[i]->n_post;
-  if (*world.last.name)
-    snprintf(notice->last, sizeof notice->last, "%s%s%s (%s)", world.last.name,
-             *world.last.key ? " " : "", world.last.key, world.last.line);
+    notice->count[i] = kind == DM_NOTICE_GOODBYE
+                           ? (int64_t)atomic_load(&world.groups[i]->n_done)
+                           : world.groups[i]->n_post;
+  dm_Words last = {notice->last, sizeof notice->last, 0};
+  if (oldest || *world.last.name) dm_say_call(&last, oldest ? &oldest->header : &world.last);
   snprintf(notice->failure, sizeof notice->failure, "%s", world.why);
+  pthread_mutex_unlock(&world.lock);
 }
 
 /* Sends a notice; without memory for one it is not sent, and its reader goes on without it. */
-static void send_notice(NoticeKind kind, int to) {
+static void send_notice(dm_NoticeKind kind, int to) {
   Sent *s = dm_alloc_zero(sizeof *s);
   if (!s) return;
-  pthread_mutex_lock(&world.lock);
   describe(&s->notice, kind);
-  pthread_mutex_unlock(&world.lock);
   const dm_Transport *t = world.transport;
   s->request = t->post(t->notices(), DM_TRANSFER_SEND, &s->notice, NULL, sizeof s->notice, to);
   if (!s->request) {
@@ -174,9 +191,10 @@ static void send_notice(NoticeKind kind, int to) {
   world.sent = s;
 }
 
-static void send_all(NoticeKind kind) {
+static void send_all(dm_NoticeKind kind) {
   for (int r = 0; r < world.n; r++) {
-    if (r != world.rank && (kind == GOODBYE || !world.peers[r].left)) send_notice(kind, r);
+    if (r != world.rank && (kind == DM_NOTICE_GOODBYE || !world.peers[r].left))
+      send_notice(kind, r);
   }
 }
 
@@ -198,64 +216,123 @@ static void post_inbox(void) {
       t->post(t->notices(), DM_TRANSFER_RECEIVE, NULL, &world.inbox, sizeof world.inbox, -1);
 }
 
+/* A rank has waited for too long, and all end: this one says so too, where it waits itself. */
+static void hear_of_failure(const dm_Notice *notice) {
+  for (dm_Work *w = world.works; w; w = w->next)
+    w->deadline = fmin(w->deadline, now() + 2 * ANSWER);
+  if (world.ends_at == 0) world.ends_at = now() + fmin(world.timeout, END_GRACE);
+  if (!world.works) fail_world(notice->failure);
+}
+
+/* One of the ranks that wait reports for all: this one leaves its oldest work to a rank that
+   has come as far and asks, unless it has asked itself and is the first of the two. */
+static void leave_to_asker(const dm_Notice *notice) {
+  dm_Work *w = world.works;
+  if (!w || w->number == 0 || notice->state == DM_RANK_IDLE) return;
+  if (notice->count[w->agree->index] < w->number) return;
+  if (world.asked_at == 0 || notice->from < world.rank) w->warn_at = INFINITY;
+}
+
+static void read_notice(const dm_Notice *notice) {
+  if (notice->from < 0 || notice->from >= world.n) return;
+  Peer *p = &world.peers[notice->from];
+  if (notice->kind == DM_NOTICE_ASK) {
+    leave_to_asker(notice);
+    send_notice(DM_NOTICE_STATUS, notice->from);
+    return;
+  }
+  p->notice = *notice;
+  p->answered = true;
+  if (notice->kind == DM_NOTICE_FAILED) {
+    hear_of_failure(notice);
+  } else if (notice->kind == DM_NOTICE_GOODBYE) {
+    p->left = true;
+    p->left_at = now();
+  }
+}
+
 /* Reads the notices that have come. */
 static void read_notices(void) {
   while (world.inbox_request && world.transport->test(&world.inbox_request) == 1) {
-    const Notice *notice = &world.inbox;
-    if (notice->from >= 0 && notice->from < world.n) {
-      Peer *p = &world.peers[notice->from];
-      if (notice->kind != ASK) {
-        p->notice = *notice;
-        p->answered = true;
-      }
-      if (notice->kind == GOODBYE) {
-        p->left = true;
-        p->left_at = now();
-      } else if (notice->kind == ASK) {
-        send_notice(STATUS, notice->from);
-      }
-    }
+    read_notice(&world.inbox);
     post_inbox();
   }
 }
 
 /* ---- who is not there ---- */
 
-/* "its last was all_reduce {10} float32 (train.lua:31), which ended 4 s ago" */
-static int tell_last(char *text, size_t size, const Notice *notice) {
-  if (!*notice->last) return snprintf(text, size, "it has called no collective");
-  if (notice->waits)
-    return snprintf(text, size, "it waits in %s, since %.0f s", notice->last, notice->since);
-  return snprintf(text, size, "its last was %s, which ended %.0f s ago", notice->last,
-                  notice->since);
+/* How a rank keeps a work waiting. */
+typedef enum Absence { IS_THERE, NO_ANSWER, NOT_THERE, HAS_LEFT } Absence;
+static const char *const ABSENCES[] = {"is there", "does not answer",
+                                       "is not there: ", "has left"};
+
+static Absence absence(const dm_Work *w, int i) {
+  const Peer *p = &world.peers[w->agree->ranks[i]];
+  if (i == w->agree->me || (dm_work_is_message(w) && i != w->peer)) return IS_THERE;
+  if (p->left && *p->notice.failure) return HAS_LEFT;
+  if (!p->answered) return NO_ANSWER;
+  return w->number > 0 && p->notice.count[w->agree->index] >= w->number ? IS_THERE : NOT_THERE;
 }
 
-/* What is known of the rank that keeps the work waiting; 0: it does not. */
-static int tell_peer(char *text, size_t size, const dm_Work *w, int i) {
-  const int rank = w->agree->ranks[i];
-  const Peer *p = &world.peers[rank];
-  if (rank == world.rank) return 0;
-  if (!p->answered) return snprintf(text, size, "; rank %d does not answer", rank);
-  if (w->number > 0 && p->notice.count[w->agree->index] >= w->number) return 0;
-  const int n = snprintf(text, size, "; rank %d is not there: ", rank);
-  if (n >= (int)size) return n;
-  return n + tell_last(text + n, size - (size_t)n, &p->notice);
-}
-
-/* Ends the world because of a work that waits for too long. */
-static void report(const dm_Work *w) {
-  char text[DM_FAILURE_TEXT];
-  int n = snprintf(text, sizeof text, "waited for %.3g s in %s%s%s (%s)", now() - w->posted,
-                   w->header.name, *w->header.key ? " " : "", w->header.key, w->header.line);
-  const int before = n;
-  for (int i = 0; i < w->agree->n && n < (int)sizeof text; i++) {
-    if (!dm_work_is_message(w) || i == w->peer)
-      n += tell_peer(text + n, sizeof text - (size_t)n, w, i);
+/* Tells of those ranks that keep the work waiting, each after `before`, or of those that have
+   left;
+   -> how many there are. */
+static int say_ranks(dm_Words *words, const dm_Work *w, const char *before, bool left) {
+  int n = 0;
+  for (int i = 0; i < w->agree->n; i++) {
+    const int rank = w->agree->ranks[i];
+    const Absence a = absence(w, i);
+    if (a == IS_THERE || (a == HAS_LEFT) != left || n++ >= MOST_NAMED) continue;
+    dm_say(words, "%srank %d %s", before, rank, ABSENCES[a]);
+    if (a == NOT_THERE) dm_say_state(words, &world.peers[rank].notice);
   }
-  if (n == before)
-    snprintf(text + n, sizeof text - (size_t)n,
-             "; all ranks are there: the data is slow, or a rank is stopped");
+  if (n > MOST_NAMED) dm_say(words, "%s%d ranks more are not there", before, n - MOST_NAMED);
+  return n;
+}
+
+/* Tells who keeps the work waiting. */
+static void say_absent(dm_Words *words, const dm_Work *w, const char *before) {
+  if (say_ranks(words, w, before, false) > 0 || say_ranks(words, w, before, true) > 0) return;
+  dm_say(words, "%sall ranks are there: the data is slow, or a rank is stopped", before);
+}
+
+/* Ends the world because of a work that waits for too long, and tells the other ranks. */
+static void give_up(const dm_Work *w) {
+  char text[DM_FAILURE_TEXT];
+  dm_Words words = {text, sizeof text, 0};
+  dm_say(&words, "rank %d has waited for %.3g s in ", world.rank, now() - w->posted);
+  dm_say_call(&words, &w->header);
+  say_absent(&words, w, "; ");
+  world.ends_at = now() + fmin(world.timeout, END_GRACE);
   fail_world(text);
+  send_all(DM_NOTICE_FAILED);
+}
+
+/* The ranks that are there too: "ranks 0, 2, 3 are there" */
+static void say_present(dm_Words *words, const dm_Work *w, const char *before) {
+  int n = 0;
+  for (int i = 0; i < w->agree->n && !dm_work_is_message(w); i++) {
+    const dm_Notice *notice = &world.peers[w->agree->ranks[i]].notice;
+    if (i == w->agree->me || absence(w, i) != IS_THERE) continue;
+    if (n++ < MOST_NAMED)
+      dm_say(words, "%srank %d %s, since %.0f s", n == 1 ? before : ", ", notice->from,
+             notice->state == DM_RANK_WAITS ? "waits there too" : "is there", notice->since);
+  }
+  if (n > MOST_NAMED) dm_say(words, " and %d ranks more", n - MOST_NAMED);
+}
+
+/* Says on stderr that a work waits for long, for whom, and what happens if it goes on. */
+static void warn(dm_Work *w) {
+  char text[2 * DM_FAILURE_TEXT];
+  dm_Words words = {text, sizeof text, 0};
+  w->warn_at = INFINITY;
+  dm_say(&words, "demilune: rank %d has waited for %.3g s in ", world.rank, now() - w->posted);
+  dm_say_call(&words, &w->header);
+  say_absent(&words, w, "\ndemilune:   ");
+  say_present(&words, w, "\ndemilune:   ");
+  dm_say(&words, "\ndemilune:   after %.3g s all ranks end (init_process_group{timeout =})",
+         w->deadline - w->posted);
+  dm_write_words(&words);
 }
 
 /* Whether all ranks that have not left have said where they are. */
@@ -266,15 +343,11 @@ static bool all_answered(void) {
   return true;
 }
 
-/* A work is beyond its time: asks the others first. */
-static void too_late(const dm_Work *w) {
-  if (world.asked_at == 0) {
-    for (int r = 0; r < world.n; r++) world.peers[r].answered = world.peers[r].left;
-    world.asked_at = now();
-    send_all(ASK);
-  } else if (all_answered() || now() - world.asked_at > ANSWER) {
-    report(w);
-  }
+/* Asks the others where they are. */
+static void ask(void) {
+  for (int r = 0; r < world.n; r++) world.peers[r].answered = world.peers[r].left;
+  world.asked_at = now();
+  send_all(DM_NOTICE_ASK);
 }
 
 /* The rank without which the work cannot end since it has left, or -1. */
@@ -292,7 +365,7 @@ static int missing_rank(const dm_Work *w) {
 /* Ends the world because a rank that the work waits for has left. */
 static void tell_leaver(int rank) {
   char text[DM_FAILURE_TEXT];
-  const Notice *notice = &world.peers[rank].notice;
+  const dm_Notice *notice = &world.peers[rank].notice;
   int n = snprintf(text, sizeof text, "rank %d has left after %lld collectives", rank,
                    (long long)notice->count[0]);
   if (*notice->failure)
@@ -303,21 +376,78 @@ static void tell_leaver(int rank) {
   fail_world(text);
 }
 
-/* Looks for works that will never end, or not in time. */
+/* Whether a work is to be warned of: the oldest one alone, and once. */
+static bool is_slow(const dm_Work *w, double at) { return w == world.works && at > w->warn_at; }
+
+/* Looks for works that will never end, or not in time; asks the others before it says so. */
 static void look_for_faults(void) {
   const double at = now();
-  for (const dm_Work *w = world.works; w; w = w->next) {
+  for (dm_Work *w = world.works; w; w = w->next) {
     const int rank = missing_rank(w);
     if (rank >= 0) {
       tell_leaver(rank);
       return;
     }
-    if (at > w->deadline) {
-      too_late(w);
-      return;
+    const bool is_late = at > w->deadline;
+    if (!is_late && !is_slow(w, at)) continue;
+    if (world.asked_at == 0) {
+      ask();
+    } else if (all_answered() || at - world.asked_at > ANSWER) {
+      world.asked_at = 0;
+      if (is_late) give_up(w);
+      else warn(w);
     }
+    return;
   }
   world.asked_at = 0;
+}
+
+/* Ends the process where all ranks end and its script goes on. */
+static void look_for_end(void) {
+  if (world.ends_at == 0 || now() < world.ends_at) return;
+  char text[DM_FAILURE_TEXT + 128];
+  dm_Words words = {text, sizeof text, 0};
+  dm_say(&words, "demilune: rank %d ends itself with status %d, since its script has not: %s",
+         world.rank, DM_EXIT_LATE, world.why);
+  dm_end_process(&words);
+}
+
+/* Says where this rank is, which a signal ends, and ends it. */
+static _Noreturn void die(int signal) {
+  char text[DM_FAILURE_TEXT];
+  dm_Words words = {text, sizeof text, 0};
+  dm_Notice own;
+  describe(&own, DM_NOTICE_STATUS);
+  dm_say(&words, "demilune: rank %d is ended by %s: ", world.rank, dm_stop_name(signal));
+  dm_say_state(&words, &own);
+  if (world.works) {
+    ask();
+    while (!all_answered() && now() - world.asked_at < LAST_ANSWER) {
+      read_notices();
+      free_sent();
+      pause_for(NAP);
+    }
+    say_absent(&words, world.works, "; ");
+  }
+  dm_write_words(&words);
+  dm_stop_die(signal);
+  while (true) pause_for(NAP);
+}
+
+/* Says where a rank waits that was asked to stop and cannot: mpirun does so, where another rank
+   was killed, and ends it a second later. */
+static void look_for_signals(void) {
+  static _Thread_local double asked_at;
+  if (dm_stop_killed()) {
+    if (*world.why || world.stage == LEAVING) dm_stop_die(dm_stop_killed()); /* all is said */
+    else die(dm_stop_killed());
+  }
+  if (!dm_stop_asked() || asked_at < 0) return;
+  if (asked_at == 0) asked_at = now();
+  if (now() - asked_at < LAST_ANSWER) return;
+  asked_at = -1;
+  if (world.works && world.works->posted < now() - LAST_ANSWER)
+    world.works->warn_at = fmin(world.works->warn_at, now());
 }
 
 /* ---- the thread ---- */
@@ -391,7 +521,7 @@ static bool say_goodbye(void) {
   const bool leaves = world.leaves, orderly = world.orderly, said = world.stage == LEAVING;
   pthread_mutex_unlock(&world.lock);
   if (said || !leaves || (orderly && world.works)) return said;
-  send_all(GOODBYE);
+  send_all(DM_NOTICE_GOODBYE);
   pthread_mutex_lock(&world.lock);
   world.stage = LEAVING;
   pthread_mutex_unlock(&world.lock);
@@ -444,6 +574,23 @@ static bool open_world(void) {
   return !*why;
 }
 
+/* Says, for a script that has ended without a word, who waited for it. */
+static void tell_end(void) {
+  char text[DM_FAILURE_TEXT];
+  dm_Words words = {text, sizeof text, 0};
+  if (world.orderly || *world.why) return;
+  for (int r = 0; r < world.n; r++) {
+    const dm_Notice *notice = &world.peers[r].notice;
+    if (r == world.rank || !world.peers[r].left || !*notice->failure) continue;
+    dm_say(&words,
+           "demilune: the script of rank %d has ended, or raised an error, without "
+           "destroy_process_group, and rank %d waited for it in %s",
+           world.rank, r, notice->last);
+    dm_write_words(&words);
+    return;
+  }
+}
+
 /* Works until the process has left: the goodbyes of the others are there, or time is over. */
 static void work(void) {
   double until = 0;
@@ -453,12 +600,15 @@ static void work(void) {
     read_notices();
     free_sent();
     look_for_faults();
+    look_for_end();
+    look_for_signals();
     if (say_goodbye()) {
       if (until == 0) until = now() + (*world.why ? GRACE : world.timeout);
-      if ((all_left() && !world.sent) || now() > until) return;
+      if ((all_left() && !world.sent) || now() > until) break;
     }
     nap(moved);
   }
+  tell_end();
 }
 
 static void *communicate(void *nothing) {
@@ -541,7 +691,7 @@ static void clear_world(void) {
   world.stage = CLOSED;
 }
 
-const char *dm_world_open(bool by_mpi, double timeout) {
+const char *dm_world_open(bool by_mpi, double timeout, double warn_after) {
   const char *why = NULL;
   if (world.stage == LEFT || world.stage == UNUSABLE)
     return "the process group has ended, and MPI cannot begin again in this process";
@@ -551,6 +701,10 @@ const char *dm_world_open(bool by_mpi, double timeout) {
   world.has_thread = by_mpi;
   world.forks = dm_fork_count();
   world.timeout = timeout;
+  world.warn_after = warn_after;
+#ifdef __linux__
+  world.script = syscall(SYS_gettid);
+#endif
   world.incoming_end = &world.incoming;
   init_conditions();
   if (!by_mpi) {
@@ -562,7 +716,9 @@ const char *dm_world_open(bool by_mpi, double timeout) {
     return NULL;
   }
   world.stage = OPENING;
+  dm_stop_catch(true);
   if (start_thread()) return NULL;
+  dm_stop_catch(false);
   world.stage = CLOSED;
   return "no thread could be started";
 }
@@ -624,13 +780,13 @@ dm_status dm_world_post(dm_Work *w) {
   dm_work_prepare(w);
   w->posted = now();
   w->deadline = w->posted + world.timeout;
+  w->warn_at = w->posted + world.warn_after + TURN * fmin(w->agree->me, MOST_TURNS);
   dm_work_ref(w); /* the list's */
   pthread_mutex_lock(&world.lock);
   world.stats.n_call++;
-  if (!dm_work_is_message(w)) {
-    w->number = ++w->agree->n_post;
+  if (!dm_work_is_message(w)) { w->number = ++w->agree->n_post; }
+  if (!*world.why) {
     world.last = w->header;
-    world.last_work = w;
     world.last_at = w->posted;
   }
   if (world.has_thread) {
@@ -643,6 +799,17 @@ dm_status dm_world_post(dm_Work *w) {
   return DM_OK;
 }
 
+/* Ends the process: the communication thread has not come back from a call of the library. */
+_Noreturn static void end_stuck(const dm_Work *w) {
+  char text[DM_FAILURE_TEXT];
+  dm_Words words = {text, sizeof text, 0};
+  dm_say(&words,
+         "demilune: rank %d ends itself with status %d, for MPI hangs: waited for %.3g s in ",
+         world.rank, DM_EXIT_LATE, now() - w->posted);
+  dm_say_call(&words, &w->header);
+  dm_end_process(&words);
+}
+
 bool dm_world_wait(const dm_Work *w, int ms) {
   if (atomic_load(&w->done)) return true;
   const double from = now();
@@ -651,9 +818,12 @@ bool dm_world_wait(const dm_Work *w, int ms) {
   pthread_cond_signal(&world.kick);
   while (!atomic_load(&w->done) && now() - from < ms / 1e3)
     wait_at(&world.done, ms / 1e3 - (now() - from));
+  const bool is_stuck =
+      !atomic_load(&w->done) && now() > w->deadline + 3 * ANSWER + fmin(world.timeout, STUCK);
   atomic_fetch_sub(&world.n_waiting, 1);
   world.stats.waited += now() - from;
   pthread_mutex_unlock(&world.lock);
+  if (is_stuck) end_stuck(w);
   return atomic_load(&w->done);
 }
 
@@ -680,7 +850,10 @@ bool dm_world_left(int ms) {
   pthread_mutex_unlock(&world.lock);
   if (!left) return false;
   const bool by_mpi = world.has_thread;
-  if (by_mpi) pthread_join(world.thread, NULL);
+  if (by_mpi) {
+    pthread_join(world.thread, NULL);
+    dm_stop_catch(false);
+  }
   world.has_thread = false;
   if (!by_mpi && !*world.why) clear_world();
   return true;

@@ -6,9 +6,11 @@
    the computation, and cannot be interrupted. The script's thread hands it works and waits at a
    condition.
 
-   Beside the works there are notices: a rank that waits too long asks the others where they
-   are, and one that leaves says goodbye, so that nobody waits for it. After the first failure
-   of that kind nothing works any more: messages may be half under way. */
+   Besides the works there are notices (notice.h): a rank that waits too long asks the others
+   where they are, and one that leaves says goodbye, so that nobody waits for it. After the
+   first failure of that kind nothing works any more: messages may be half under way. Where a
+   work was beyond its timeout every process ends itself, some time after its script has been
+   told. */
 #ifndef DM_WORLD_H
 #define DM_WORLD_H
 
@@ -20,8 +22,9 @@ typedef struct dm_WorldStats {
 } dm_WorldStats;
 
 /* Starts to open the world: by MPI, or as a world of this process alone. The reason why it
-   cannot; or NULL. timeout: in seconds, of each work. */
-const char *dm_world_open(bool by_mpi, double timeout);
+   cannot; or NULL. timeout: in seconds, of each work; warn_after: seconds of waiting after
+   which the first of the ranks that wait says on stderr which ones are not there. */
+const char *dm_world_open(bool by_mpi, double timeout, double warn_after);
 /* Whether it is open, after at most so many milliseconds; *why: the reason why it will never
    be, or NULL. */
 bool dm_world_opened(int ms, const char **why);

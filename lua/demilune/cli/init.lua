@@ -37,12 +37,20 @@ local function traced(why)
   return debug.traceback(tostring(why), 2):gsub("\n%s*%[C%]: in function 'xpcall'.*$", "")
 end
 
+-- "rank 2: " where several processes run the script; else "".
+local function rank_words()
+  local world = package.loaded["demilune.distributed.world"]
+  if not world or not world.is_open() then return "" end
+  local core = require "demilune.core"
+  return core._dist_size() > 1 and ("rank %d: "):format(core._dist_rank()) or ""
+end
+
 -- Runs a chunk; 0, or 1 where it raised, which is written.
 local function run(chunk, why, ...)
   if not chunk then return fail("%s", why) end
   local fine, text = xpcall(chunk, traced, ...)
   if fine then return 0 end
-  return fail("%s", text)
+  return fail("%s%s", rank_words(), text)
 end
 
 -- A script with its arguments, which the global `arg` holds as under lua5.4.

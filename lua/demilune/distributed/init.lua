@@ -17,19 +17,27 @@ local shown = require "demilune.shown"
 local world = require "demilune.distributed.world"
 local collectives = require "demilune.distributed.collectives"
 local objects = require "demilune.distributed.objects"
+local stop = require "demilune.distributed.stop"
 
-local distributed = {}
+local distributed = {should_stop = stop.should_stop}
 
 for _, part in ipairs{collectives, objects} do
   for name, f in pairs(part) do distributed[name] = f end
 end
 
-local bind_init = options.signature("init_process_group", "*, timeout: number = 300")
+local bind_init = options.signature("init_process_group",
+  "*, timeout?: number, warn_after?: number")
 
 --- Joins the processes of the job, and waits for them. Under a launcher (mpirun, srun) it opens
 --- MPI; else it makes a world of one rank.
----@param timeout? number seconds that a collective or a message may take; 300 by default
-function distributed.init_process_group(...) world.open(bind_init(...).timeout) end
+---@param timeout? number seconds that a collective or a message may take, after which all ranks
+--- end; 300 by default, or what DEMILUNE_DIST_TIMEOUT says
+---@param warn_after? number seconds of waiting after which a report on stderr says who is not
+--- there; 60 by default, or what DEMILUNE_DIST_WARN_AFTER says
+function distributed.init_process_group(...)
+  local o = bind_init(...)
+  world.open(o.timeout, o.warn_after)
+end
 
 local bind_destroy = options.signature("destroy_process_group", "")
 

@@ -96,9 +96,9 @@ end
 
 -- ---- works ----
 
-local function checked_seconds(name, timeout)
-  if timeout > 0 then return math.min(timeout, FOREVER) end
-  caller.raise("%s: timeout is %s, wanted seconds above 0", name, tostring(timeout))
+local function checked_seconds(name, timeout, what)
+  if math.type(timeout) and timeout > 0 then return math.min(timeout, FOREVER) end
+  caller.raise("%s: %s is %s, wanted seconds above 0", name, what or "timeout", tostring(timeout))
 end
 
 -- Waits for the work; raises what went wrong.
@@ -182,14 +182,23 @@ local function wait_open(timeout)
   end
 end
 
+-- The seconds that were given, or those of an environment variable, or by default.
+local function seconds_of(option, given, variable, default)
+  local name = "init_process_group"
+  if given then return checked_seconds(name, given, option) end
+  local text = os.getenv(variable)
+  return text and checked_seconds(name, tonumber(text) or text, variable) or default
+end
+
 -- Opens the world of all ranks.
-function world.open(timeout)
+function world.open(timeout, warn_after)
   if current then
     caller.raise "init_process_group: was called before; hint: dist.destroy_process_group() ends it"
   end
-  timeout = checked_seconds("init_process_group", timeout)
+  timeout = seconds_of("timeout", timeout, "DEMILUNE_DIST_TIMEOUT", 300)
+  warn_after = seconds_of("warn_after", warn_after, "DEMILUNE_DIST_WARN_AFTER", 60)
   local by_mpi = world.is_launched()
-  local why = core._dist_open(by_mpi, timeout)
+  local why = core._dist_open(by_mpi, timeout, warn_after)
   if why then
     local hint = core._dist_lacks() and "; hint: MPI is an option of the build, WITH_MPI=1, and "
       .. "takes an MPI with its headers (Debian: libopenmpi-dev)" or ""

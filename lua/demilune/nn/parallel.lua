@@ -247,7 +247,8 @@ function DDP:init(...)
   self.module = o.module
   local private = {_group = group, _params = params, _names = names, _every = o.check_every,
     _broadcasts = o.broadcast_buffers, _syncs = true, _join = false,
-    _reducer = core._reducer_new(group.index, params, first, others, caller.where())}
+    _reducer = core._reducer_new(group.index, params, first, others, caller.where(),
+      names)}
   for name, value in pairs(private) do rawset(self, name, value) end
   n_made = n_made + 1
   live[n_made] = self

@@ -558,6 +558,10 @@ return {
       dist.send(dm.ones(3), 1)   -- rank 1 calls dist.recv(x, 0)
     end
     dist.destroy_process_group()]],
+  ["distributed.should_stop"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    dist.should_stop()  --> false
+    dist.destroy_process_group()]],
   ["distributed.stats"] = [[
     local dist = dm.distributed; dist.init_process_group()
     dist.barrier()
