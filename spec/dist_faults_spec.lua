@@ -143,4 +143,37 @@ describe("a signal to one rank", function()
     assert.matches("demilune: rank 0 is ended by SIGTERM: it waits in barrier " .. LINE
       .. ", since %d s; rank 1 is not there: its last was all_reduce %(sum%) {4} float32", text)
   end)
+
+  with_mpirun("makes a Trainer save on all ranks at the same step, and go on from there", function()
+    local path = os.tmpname()
+    os.remove(path)
+    finally(function() os.remove(path) end)
+    local text, code = ranks(2, "stop", path .. " USR1")
+    assert.equal(0, code, text)
+    local steps = tonumber(text:match "Trainer: was asked to end: saved %S+ after (%d+) steps")
+    assert.is_true(steps == 17 or steps == 18, text) -- the mail may come just before backward
+    for rank = 0, 1 do
+      assert.equal(1, told(text, ("rank %d: stopped true, %d steps, 0 epochs"):format(rank, steps)))
+    end
+    text, code = ranks(2, "stop", path)
+    assert.equal(0, code, text)
+    assert.equal(2, told(text, "stopped false, 90 steps, 3 epochs, "), text)
+    local sum = text:match "epochs, (%S+)"
+    text = ranks(2, "stop", path .. "x")
+    finally(function()
+      os.remove(path)
+      os.remove(path .. "x")
+    end)
+    assert.equal(2, told(text, "stopped false, 90 steps, 3 epochs, " .. sum), text)
+  end)
+
+  it("makes a Trainer of one process save too", function()
+    local path = os.tmpname()
+    os.remove(path)
+    finally(function() os.remove(path) end)
+    local text, code = run(("%s lua5.4 spec/distributed/stop.lua %s TERM"):format(launch.paths(),
+      path))
+    assert.equal(0, code, text)
+    assert.equal(1, told(text, "rank 0: stopped true, 17 steps, 0 epochs"), text)
+  end)
 end)

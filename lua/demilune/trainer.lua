@@ -8,7 +8,9 @@
 --   print(history[3].valid_accuracy)
 --
 -- On several ranks (demilune.distributed) all of them make the same calls. The values of an epoch
--- are those of all ranks together; the first rank alone prints, and writes files.
+-- are those of all ranks together; the first rank alone prints, and writes files. Within a process
+-- group SIGTERM and SIGUSR1, which clusters send before a job's time is over, make a Trainer with a
+-- checkpoint save it after the step that runs, and end fit; `stopped` is true then.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -17,6 +19,7 @@ local options = require "demilune.options"
 local amp = require "demilune.amp"
 local metrics = require "demilune.metrics"
 local dist = require "demilune.distributed"
+local stop = require "demilune.distributed.stop"
 local files = require "demilune.io"
 local progress = require "demilune.progress"
 require "demilune.nn.module" -- a kind of argument
@@ -232,6 +235,20 @@ local function begin_steps(self)
   self.began = {steps = steps - before.steps, skipped = skipped - before.skipped}
 end
 
+-- Whether the job is to end before it is done: a cluster has asked one of the ranks to, and the
+-- last step has told it to all of them.
+local function is_stopped(self) return self.listens and stop.is_asked "fit" end
+
+-- Saves amid an epoch, on all ranks at the same step, and says so.
+local function save_stopped(self)
+  self.stopped = true
+  self:save(self.checkpoint)
+  if not is_first() then return end
+  caller.sink(("Trainer: was asked to end: saved %s after %d steps"):format(self.checkpoint,
+    self.steps))
+end
+
+-- -> whether a step was done.
 local function train_batch(self, values, group, x, y, ...)
   local _ <close> = core.scope()
   local labels = y
@@ -250,6 +267,7 @@ local function train_batch(self, values, group, x, y, ...)
     end
     call_back(self, "on_step", self.steps, loss)
   end
+  return stepped
 end
 
 -- -> the values, and how many batches there were: none where only the epoch's end was left.
@@ -260,10 +278,15 @@ local function train_epoch(self, loader, epochs)
   self.is_amid = true
   local batches = self.verbose and progress or function(over) return over:iter() end
   for i, x, y, z in batches(loader, {desc = ("epoch %d/%d"):format(self.epoch, epochs)}) do
-    train_batch(self, values, group_size(self, i, total), moved(self.device, x, y, z))
+    local stepped = train_batch(self, values, group_size(self, i, total),
+      moved(self.device, x, y, z))
     n = n + 1
     if self.verbose then
       progress.set{samples = #x, loss = i % 10 == 1 and values.loss:compute() or nil}
+    end
+    if stepped and is_stopped(self) then
+      save_stopped(self)
+      break
     end
   end
   self.is_amid = false
@@ -432,6 +455,10 @@ local function one_epoch(self, o)
   self.model:train()
   call_back(self, "on_epoch_begin", self.epoch)
   local values, n_batches = train_epoch(self, o.train, o.epochs)
+  if self.stopped then
+    self.epoch = self.epoch - 1
+    return false
+  end
   local steps, skipped = steps_of_epoch(self)
   if n_batches > 0 then warn_of_nothing(self, values, steps, skipped) end
   values.epoch, values.lr = self.epoch, self.optimizer.param_groups[1].lr
@@ -504,6 +531,11 @@ function Trainer:fit(...)
     o.train:load_state_dict(self.loader_state)
     self.loader_state = nil
   end
+  -- ranks that train a model each do not make the same steps
+  self.listens = self.checkpoint and dist.is_initialized()
+    and (n_ranks() == 1 or bare(self.model) ~= self.model)
+  local _ <close> = self.listens and stop.listen() or nil
+  self.stopped = false
   call_back(self, "on_fit_begin")
   self.optimizer:zero_grad()
   while self.epoch < o.epochs and one_epoch(self, o) do end
