@@ -180,6 +180,12 @@ describe("DistributedDataParallel on several ranks", function()
     assert.equal(0, code)
   end)
 
+  with_mpirun("trains in mixed precision by the lines of PyTorch's tutorials", function()
+    local text, code = launch.ranks(2, "snippet", dm.cuda.is_available() and "cuda" or "cpu")
+    assert.equal(2, launch.count(text, "rank %d of 2: mixed precision on "), text)
+    assert.equal(0, code)
+  end)
+
   with_mpirun("tells all ranks where one has fewer batches", function()
     local text = launch.ranks(2, "parallel", "'too few batches'")
     assert.equal(2, launch.told(text, "told"), text)

@@ -281,7 +281,7 @@ local ABSENT = {
   },
   ["one process drives one device"] = {
     ["dm.nn"] = [[
-      DataParallel SyncBatchNorm]],
+      DataParallel]],
   },
   ["no class of its own: buffers by register_buffer, cells and recurrent layers by name"] = {
     ["dm.nn"] = [[

@@ -28,6 +28,7 @@ local CLASSES = {
   attention = [[MultiheadAttention Transformer TransformerDecoder TransformerDecoderLayer
     TransformerEncoder TransformerEncoderLayer]],
   adaptive = [[AdaptiveLogSoftmaxWithLoss]],
+  sync_norm = [[SyncBatchNorm]],
   lazy = [[LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d LazyConv1d LazyConv2d LazyConv3d
     LazyConvTranspose1d LazyConvTranspose2d LazyConvTranspose3d LazyInstanceNorm1d
     LazyInstanceNorm2d LazyInstanceNorm3d LazyLinear]],

@@ -29,15 +29,26 @@ local function begin(self, o)
   end
 end
 
--- By channel over the batch, x (N, C, ...). momentum = "cumulative": running
--- statistics are the plain mean over all batches so far (PyTorch's None).
-local function batch_norm(name, wanted, ranks)
+-- The norm of x by the statistics of the batch, or in eval mode by the running ones. share: of this
+-- batch in those.
+local function by_own_batch(self, x, share)
+  return core.batch_norm(x, self.running_mean, self.running_var,
+    {weight = self.weight, bias = self.bias, momentum = share, eps = self.eps,
+      training = self.training or not self.running_mean})
+end
+
+-- Adds a class of norms by channel over the batch, x (N, C, ...). momentum = "cumulative": running
+-- statistics are the plain mean over all batches so far (PyTorch's None). wanted: x in words;
+-- ranks: the numbers of dims that fit. sync (nn/sync_norm.lua): {argument =, begin(self, o),
+-- normalize(self, x, share)} of one whose statistics are those of several processes.
+local function batch_norm(name, wanted, ranks, sync)
   local Norm = Module:extend(name)
   Norm.holds_no_activations = true
-  local bind = options.signature(name, [[num_features: integer, eps,
+  local normalize = sync and sync.normalize or by_own_batch
+  local bind = options.signature(name, ([[num_features: integer, eps,
     momentum: number|'cumulative' = 0.1, affine: boolean = true,
-    track_running_stats: boolean = true, device?: device, dtype?: dtype, *,
-    bias: boolean = true]], "batch_norm")
+    track_running_stats: boolean = true, %sdevice?: device, dtype?: dtype, *,
+    bias: boolean = true]]):format(sync and sync.argument or ""), "batch_norm")
 
   function Norm:init(...)
     local o = bind(...)
@@ -45,6 +56,7 @@ local function batch_norm(name, wanted, ranks)
       caller.raise("%s: eps is %g, wanted above 0", name, o.eps)
     end
     begin(self, o)
+    if sync then sync.begin(self, o) end
   end
 
   -- The share of this batch in the running statistics.
@@ -60,14 +72,14 @@ local function batch_norm(name, wanted, ranks)
     if not ranks[x:dim()] then
       caller.raise("%s: x is %s, wanted %s", name, tostring(x.shape), wanted)
     end
-    return core.batch_norm(x, self.running_mean, self.running_var,
-      {weight = self.weight, bias = self.bias, momentum = share(self), eps = self.eps,
-        training = self.training or not self.running_mean})
+    return normalize(self, x, share(self))
   end
 
   function Norm:extra_repr() return tostring(self.num_features) end
   layers[name] = Norm
+  return Norm
 end
+layers.new_batch_norm, layers.by_own_batch = batch_norm, by_own_batch
 batch_norm("BatchNorm1d", "{N, C} or {N, C, L}", {[2] = true, [3] = true})
 batch_norm("BatchNorm2d", "{N, C, H, W}", {[4] = true})
 batch_norm("BatchNorm3d", "{N, C, D, H, W}", {[5] = true})

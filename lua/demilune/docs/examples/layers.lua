@@ -746,6 +746,10 @@ return {
     nn.Softshrink(0.5)(dm.tensor{-1.0, 0.2, 2.0})  --> {-0.5, 0, 1.5}]],
   ["nn.Softsign"] = [[
     nn.Softsign()(dm.tensor{-1.0, 0.0, 3.0})  --> {-0.5, 0, 0.75}]],
+  ["nn.SyncBatchNorm"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    nn.SyncBatchNorm(2)(dm.tensor{{1.0, 10.0}, {3.0, 30.0}})  --> {{-1, -1}, {1, 1}}
+    dist.destroy_process_group()]],
   ["nn.Tanh"] = [[
     nn.Tanh()(dm.tensor{-1.0, 0.0, 1.0})  --> {-0.7616, 0, 0.7616}]],
   ["nn.Tanhshrink"] = [[
