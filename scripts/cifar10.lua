@@ -1,5 +1,6 @@
 -- Trains a ResNet-18, or a vision transformer (scripts/vit.lua), on CIFAR-10, plain
--- (float32) or in mixed precision. `scripts/run scripts/cifar10.lua --help` lists the options.
+-- (float32) or in mixed precision. `scripts/run scripts/cifar10.lua --help` lists the options;
+-- `scripts/run -n 2 scripts/cifar10.lua` trains it in two processes.
 --
 -- Four recipes. "printed" is the script that tutorials print: the network as for
 -- large images (a 7x7 convolution of stride 2, then a max pool), no augmentation,
@@ -32,7 +33,7 @@ command_line.precision(parser, "float16")
 parser:option("--recipe", "how the network begins, what is done to images, and the schedule")
   :choices{"printed", "usual", "strong", "vit"}:default "printed"
 number("epochs", math.tointeger, nil, "passes over the images; 50 printed, 200 strong, else 100")
-number("batch", math.tointeger, "128", "images in a step")
+number("batch", math.tointeger, "128", "images in a step, of all processes")
 number("lr", tonumber, nil, "learning rate, or the first one of the schedule; 0.1, vit 0.001")
 number("layers", math.tointeger, "6", "blocks of a vit")
 number("width", math.tointeger, "192", "numbers that a patch is made of in a vit, 64 a head")
@@ -46,6 +47,7 @@ parser:option("--data", "folder with the files of CIFAR-10's binary version"):de
 parser:option("--save", "where the checkpoint goes"):default "cifar10.safetensors"
 parser:option("--resume", "go on from this checkpoint"):argname "FILE"
 local args = command_line.parse(parser)
+local n_rank = command_line.ranks(args)
 
 local recipe = RECIPES[args.recipe]
 local epochs = args.epochs or recipe.epochs
@@ -76,8 +78,9 @@ end
 
 local images, missing = dataset(true, recipe.augment)
 if not images then stop(missing) end
-local train = data.DataLoader(images, {batch_size = args.batch, shuffle = true,
-  num_workers = args.workers, seed = args.seed, device = args.device})
+local share = n_rank > 1 and data.DistributedSampler(images, {seed = args.seed}) or nil
+local train = data.DataLoader(images, {batch_size = args.batch // n_rank, shuffle = not share,
+  sampler = share, num_workers = args.workers, seed = args.seed, device = args.device})
 
 -- MixUp, CutMix, or one of the two drawn at random for each batch.
 local mixers = {}
@@ -94,7 +97,7 @@ end
 local measured, held_out, without = "test", dataset(false)
 if not held_out then
   if args.batches == 5 then stop(without) end
-  print(without)
+  command_line.say(without)
   measured, held_out = "training", assert(dataset(true))
 end
 local test = data.DataLoader(held_out,
@@ -115,6 +118,8 @@ else
     {lr = args.lr or 0.1, momentum = 0.9, weight_decay = recipe.weight_decay})
 end
 
+local trained = n_rank > 1 and nn.parallel.DistributedDataParallel(model) or model
+
 local function check_recipe(_, saved)
   if saved.recipe ~= args.recipe then
     stop(("%s is of the recipe '%s'; hint: --recipe %s"):format(args.resume, saved.recipe,
@@ -123,7 +128,7 @@ local function check_recipe(_, saved)
 end
 
 local trainer = dm.Trainer{
-  model = model, loss = nn.CrossEntropyLoss(), optimizer = optimizer,
+  model = trained, loss = nn.CrossEntropyLoss(), optimizer = optimizer,
   schedule = recipe.schedule and optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs) or nil,
   schedule_every = "epoch",
   batch_transform = #mixers > 0 and mixed or nil,
@@ -136,7 +141,7 @@ local trainer = dm.Trainer{
     on_train_epoch_end = function(_, values)
       values.peak = dm.max_memory_allocated(args.device) / 2^20
     end,
-    on_epoch_end = function() print("saved " .. args.save) end,
+    on_epoch_end = function() command_line.say("saved " .. args.save) end,
   },
   report = function(_, values)
     return ("Epoch %d: loss = %.4f, %s accuracy %.2f %%, peak memory %.1f MiB"):format(
@@ -145,13 +150,15 @@ local trainer = dm.Trainer{
 }
 command_line.resume(trainer, args.resume)
 
-print(("%s, recipe '%s': %s, %s, %s"):format(args.recipe == "vit" and "ViT" or "ResNet-18",
-  args.recipe, args.recipe == "vit" and ("%d blocks of %d"):format(args.layers, args.width)
-    or recipe.small_stem and "3x3 stem" or "7x7 stem and max pool",
+local kind = args.recipe == "vit" and "ViT" or "ResNet-18"
+local stem = args.recipe == "vit" and ("%d blocks of %d"):format(args.layers, args.width)
+  or recipe.small_stem and "3x3 stem" or "7x7 stem and max pool"
+command_line.say(("%s, recipe '%s': %s, %s, %s"):format(kind, args.recipe, stem,
   recipe.augment and "crops and mirror images" .. (recipe.strong and ", RandAugment" or "")
     or "no augmentation",
   recipe.schedule and "cosine schedule" or "one learning rate"))
-print(("%d images, seed %d, %s, batch %d, %s, %d threads"):format(#images, args.seed,
-  args.dtype, args.batch, args.device, dm.get_num_threads()))
+command_line.say(("%d images, seed %d, %s, batch %d, %s, %d threads%s"):format(#images, args.seed,
+  args.dtype, args.batch, args.device, dm.get_num_threads(), command_line.of_ranks(n_rank)))
 
 command_line.run(function() trainer:fit{train = train, valid = test, epochs = epochs} end)
+dm.distributed.destroy_process_group()

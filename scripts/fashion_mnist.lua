@@ -62,6 +62,6 @@ command_line.resume(trainer, args.resume)
 command_line.say(model)
 command_line.say(("seed %d, %s, batch %d, %s, %d threads%s"):format(args.seed, args.dtype,
   args.batch, args.device, dm.get_num_threads(),
-  n_rank > 1 and (" in each of %d processes"):format(n_rank) or ""))
+  command_line.of_ranks(n_rank)))
 command_line.run(function() trainer:fit{train = train, valid = test, epochs = args.epochs} end)
 dm.distributed.destroy_process_group()

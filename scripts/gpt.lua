@@ -7,11 +7,15 @@
 --   scripts/run scripts/gpt.lua --data shakespeare.txt --tokens gpt2 --tokenizer DIR \
 --     --layers 12 --width 768 --heads 12 --context 1024 # GPT-2 of 124 million parameters
 --   scripts/run scripts/gpt.lua --data shakespeare.txt --load gpt.safetensors --steps 0
+--   scripts/run -n 2 scripts/gpt.lua --data shakespeare.txt  # in two processes
+--
+-- SIGTERM and SIGUSR1 make it save after the step that runs, and end.
 
 package.path = (arg[0]:match "^(.*)/" or ".") .. "/lib/?.lua;" .. package.path
 local dm = require "demilune"
 local command_line = require "command_line"
 local nn, optim, amp, data, text = dm.nn, dm.optim, dm.amp, dm.data, dm.text
+local dist, say = dm.distributed, command_line.say
 
 local parser, number = command_line.parser("gpt.lua",
   "Train a GPT or an LSTM on a text and let it write more.")
@@ -27,7 +31,7 @@ number("heads", math.tointeger, "4", "heads of attention, in a gpt")
 number("context", math.tointeger, "64", "tokens that are looked at")
 number("dropout", tonumber, "0", "share of numbers dropped in training")
 number("steps", math.tointeger, "2000", "of the optimizer, in all")
-number("batch", math.tointeger, "12", "windows in a batch")
+number("batch", math.tointeger, "12", "windows in a batch, of all processes")
 number("accumulate", math.tointeger, "1", "batches in a step")
 number("lr", tonumber, "1e-3", "highest learning rate: 100 steps up, then a cosine down to a tenth")
 number("weight-decay", tonumber, "0.1", "of matrices")
@@ -42,6 +46,8 @@ command_line.precision(parser, "float32", "what matrix products compute in")
 parser:option("--save", "where the checkpoint goes"):default "gpt.safetensors"
 parser:option("--load", "begin with this checkpoint"):argname "FILE"
 local args = command_line.parse(parser)
+local n_rank = command_line.ranks(args)
+local rank = dist.get_rank()
 
 local function fail(message, ...)
   command_line.stop("gpt.lua: " .. message:format(...))
@@ -85,12 +91,13 @@ end
 
 local ids, n_tokens, tokens = corpus()
 local cut = #ids * 9 // 10
-local function loader(first, count, shuffle)
-  return data.DataLoader(text.Windows(ids:narrow(1, first, count), {length = args.context}),
-    {batch_size = args.batch, shuffle = shuffle, num_workers = 1, drop_last = true,
-      seed = args.seed, device = args.device})
+local function loader(first, count)
+  local windows = text.Windows(ids:narrow(1, first, count), {length = args.context})
+  local share = n_rank > 1 and data.DistributedSampler(windows, {seed = args.seed}) or nil
+  return data.DataLoader(windows, {batch_size = args.batch // n_rank, shuffle = not share,
+    sampler = share, num_workers = 1, drop_last = true, seed = args.seed, device = args.device})
 end
-local train, valid = loader(1, cut, true), loader(cut + 1, #ids - cut, true)
+local train, valid = loader(1, cut), loader(cut + 1, #ids - cut)
 
 -- ---- the model ----
 
@@ -99,6 +106,7 @@ local model = args.model == "lstm" and dm.models.lstm_lm{n_layer = args.layers,
   or dm.models.gpt2{n_layer = args.layers, n_embd = args.width, n_head = args.heads,
     block_size = args.context, vocab_size = n_tokens, dropout = args.dropout}
 model:to(args.device)
+local trained = n_rank > 1 and nn.parallel.DistributedDataParallel(model) or model
 
 -- Weight decay is for matrices, not for vectors (biases and norms).
 local function groups()
@@ -126,7 +134,8 @@ if args.load then
     optimizer:load_state_dict(saved.optimizer)
     schedule:load_state_dict(saved.schedule)
     if scaler:is_enabled() and saved.scaler then scaler:load_state_dict(saved.scaler) end
-    dm.set_rng_state(saved.rng)
+    local states = saved.rng.seed and {saved.rng} or saved.rng -- of one process, or of each
+    dm.set_rng_state(states[rank + 1] or states[1])
     first = saved.step + 1
   end
 end
@@ -135,12 +144,15 @@ local half = args.dtype ~= "float32"
 local region = {device_type = args.device, enabled = half, dtype = half and args.dtype or nil}
 local function loss_of(x, y)
   local _ <close> = amp.autocast(region)
-  return nn.functional.cross_entropy(model(x):flatten(1, 2), y:flatten())
+  return nn.functional.cross_entropy(trained(x):flatten(1, 2), y:flatten())
 end
+
+-- The value of a mean over all processes.
+local function value_of(mean) return (n_rank > 1 and mean:all_reduce() or mean):compute() end
 
 -- The mean loss of 20 batches of unseen text.
 local function valid_loss()
-  model:eval()
+  trained:eval()
   local mean = dm.metrics.Mean()
   dm.no_grad(function()
     for i, x, y in valid:iter() do
@@ -149,8 +161,8 @@ local function valid_loss()
       if i == 20 then break end
     end
   end)
-  model:train()
-  return mean:compute()
+  trained:train()
+  return value_of(mean)
 end
 
 -- The training batches, epoch after epoch.
@@ -162,12 +174,22 @@ local function batches()
   end)
 end
 
+-- Writes the checkpoint, of the first process.
+local function save(step)
+  local own = dm.get_rng_state()
+  local rng = n_rank > 1 and dist.all_gather_object(own) or own
+  if rank > 0 then return end
+  assert(dm.save(args.save, {model = model:state_dict(), optimizer = optimizer:state_dict(),
+    schedule = schedule:state_dict(), scaler = scaler:is_enabled() and scaler:state_dict() or nil,
+    rng = rng, step = step}))
+end
+
 -- ---- training ----
 
 local count = 0
 for _, p in ipairs(model:parameters()) do count = count + p:numel() end
-print(("%d tokens of %d kinds, %.2f million parameters, %s on %s"):format(#ids, n_tokens,
-  count / 1e6, args.dtype, args.device))
+say(("%d tokens of %d kinds, %.2f million parameters, %s on %s%s"):format(#ids, n_tokens,
+  count / 1e6, args.dtype, args.device, command_line.of_ranks(n_rank)))
 
 local next_batch, began = batches(), dm.now()
 local seen = dm.metrics.Mean()
@@ -181,20 +203,25 @@ for step = first, args.steps do
   end
   schedule:step()
   if step % args.every == 0 or step == args.steps then
-    print(("step %d: train loss %.4f, valid loss %.4f, lr %.2e, %.0f tokens/s"):format(step,
-      seen:compute(), valid_loss(), schedule:get_last_lr()[1],
+    say(("step %d: train loss %.4f, valid loss %.4f, lr %.2e, %.0f tokens/s"):format(step,
+      value_of(seen), valid_loss(), schedule:get_last_lr()[1],
       (step - first + 1) * args.batch * args.accumulate * args.context / (dm.now() - began)))
     seen:reset()
-    assert(dm.save(args.save, {model = model:state_dict(), optimizer = optimizer:state_dict(),
-      schedule = schedule:state_dict(), scaler = scaler:is_enabled() and scaler:state_dict() or nil,
-      rng = dm.get_rng_state(), step = step}))
+    save(step)
+  end
+  if dist.should_stop() then
+    save(step)
+    say(("was asked to end: saved %s after step %d"):format(args.save, step))
+    dist.destroy_process_group()
+    os.exit(0, true)
   end
 end
 
 -- ---- a sample ----
 
-if tokens and args.sample > 0 then
+if tokens and args.sample > 0 and rank == 0 then
   local prompt = tokens:encode(args.prompt):unsqueeze(1):to(args.device)
   print(tokens:decode(model:generate(prompt, args.sample,
     {temperature = args.temperature, top_k = args.top_k})[1]))
 end
+dist.destroy_process_group()

@@ -6,6 +6,7 @@ local data, nn, transforms = dm.data, dm.nn, dm.transforms
 local CIFAR10, resnet18 = dm.datasets.CIFAR10, dm.models.resnet18
 
 local folder = require "spec.folder"
+local launch = require "spec.distributed.launch"
 local path, write, run = folder.path, folder.write, folder.run
 setup(folder.make)
 teardown(folder.remove)
@@ -370,6 +371,20 @@ describe("scripts/cifar10.lua", function()
     assert.matches("ViT, recipe 'vit': 1 blocks of 64, crops and mirror images, cosine", text, 1,
       true)
     assert.matches("\nEpoch 1: loss = %d+%.%d+, test accuracy", text)
+  end)
+
+  it("trains on two ranks, of which the first one prints and writes", function()
+    if launch.missing then return pending(launch.missing) end
+    local root, file = write_all "ranks", path "ranks.safetensors"
+    local text, code = launch.ranks(2, "../../scripts/vit", ("--data %s --dtype bfloat16 --epochs "
+      .. "1 --batch 16 --limit 32 --layers 1 --width 64 --workers 1 --device cpu --save %s"):format(
+      root, file))
+    assert.equal(0, code, text)
+    assert.equal(1, launch.count(text, "32 images, seed 1, bfloat16, batch 16, cpu, %d+ threads in "
+      .. "each of 2 processes\n"), text)
+    assert.equal(1, launch.count(text, "\nEpoch 1: loss = %d+%.%d+, test accuracy"), text)
+    assert.equal(1, launch.told(text, "saved " .. file), text)
+    assert.is_not_nil(dm.load(file).model)
   end)
 
   it("trains by the printed recipe, plain and in mixed precision, and goes on #slow",

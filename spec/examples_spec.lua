@@ -218,6 +218,33 @@ describe("gpt:", function()
     os.remove(corpus)
     os.remove(saved)
   end)
+
+  it("learns on two ranks, goes on, and is asked to end", function()
+    if launch.missing or here.type ~= "cpu" then
+      return pending(launch.missing or "ranks on the CPU")
+    end
+    local corpus, saved = os.tmpname(), os.tmpname()
+    local file = assert(io.open(corpus, "w"))
+    file:write(("the quick brown fox jumps over the lazy dog. "):rep(60)):close()
+    local arguments = ("--data %s --save %s --layers 1 --width 32 --heads 2 --context 16 --batch 8 "
+      .. "--every 20 --lr 1e-2 --dropout 0.1 --accumulate 2 --prompt 'the ' "):format(corpus, saved)
+    local text, code = launch.ranks(2, "../../scripts/gpt", arguments .. "--steps 40 --sample 5")
+    assert.equal(0, code, text)
+    local losses = numbers(text, "valid loss")
+    assert.equal(2, #losses)
+    assert.is_true(losses[2] < losses[1])
+    has(text, " on cpu in each of 2 processes\n", "\nthe ")
+    local command = launch.command(2, ("scripts/gpt.lua %s --load %s --steps 1000000"):format(
+      arguments, saved))
+    local to_mpirun = "$(cat /proc/$!/task/$!/children)" -- the child of timeout
+    text, code = launch.run(("{ %s & sleep 4; kill -USR1 %s; wait $!; }"):format(command,
+      to_mpirun))
+    assert.equal(0, code, text)
+    has(text, "was asked to end: saved " .. saved .. " after step ")
+    assert.equal(2, #dm.load(saved).rng)
+    os.remove(corpus)
+    os.remove(saved)
+  end)
 end)
 
 -- A folder of 32 made-up images of 28x28 in MNIST's files.

@@ -45,6 +45,11 @@ function command_line.ranks(args)
   return n
 end
 
+-- " in each of 4 processes", or "" where there is one.
+function command_line.of_ranks(n)
+  return n > 1 and (" in each of %d processes"):format(n) or ""
+end
+
 -- print, of the first process.
 function command_line.say(...)
   if rank == 0 then print(...) end
