@@ -161,6 +161,38 @@ describe("several ranks", function()
     assert.equal(1, told(text, "interrupted!, at once"), text)
   end)
 
+  with_mpirun("are warned of one processor of several, and of little shared memory", function()
+    if run "nproc" == "1\n" then return pending "one processor alone" end
+    local script = os.tmpname()
+    finally(function() os.remove(script) end)
+    local file = assert(io.open(script, "w"))
+    file:write [[
+      local core = require "demilune.core"
+      local machine = core._dist_machine
+      core._dist_machine = function()
+        local own, all, shared = machine()
+        assert(shared > 0)
+        return own, all, 6 << 20
+      end
+      local dist = require("demilune").distributed
+      dist.init_process_group()
+      dist.destroy_process_group()]]
+    file:close()
+    local command = launch.command(2, script):gsub("lua5.4 /",
+      "env OMPI_COMM_WORLD_LOCAL_SIZE=1 taskset -c 0 %0")
+    local text, code = run("unset DEMILUNE_NUM_THREADS; " .. command)
+    assert.equal(0, code, text)
+    assert.equal(1, count(text, "warning: init_process_group: a rank is bound to one of %d+ "
+      .. "processors, and %d+ of them stay idle; hint: mpirun %-%-bind%-to none"), text)
+    assert.equal(0, told(text, "/dev/shm"), text)
+    text, code = run(launch.command(2, script))
+    assert.equal(0, code, text)
+    assert.equal(1, told(text, "warning: init_process_group: /dev/shm has 6.0 MiB left, wanted 8 "
+      .. "for 2 ranks of this machine, which else may end by SIGBUS; hint: docker run "
+      .. "--shm-size=1g"), text)
+    assert.equal(0, told(text, "is bound"), text)
+  end)
+
   with_mpirun("are started by scripts/run", function()
     local program = os.tmpname()
     local file = assert(io.open(program, "w"))

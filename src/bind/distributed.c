@@ -4,6 +4,11 @@
 
 #include <stdio.h>
 #include <string.h>
+#ifdef __linux__
+#include <sched.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#endif
 
 #include "bind/bind.h"
 #include "dist/bucket.h"
@@ -35,6 +40,32 @@ static int guard_gc(lua_State *L) {
   dm_world_leave(false);
   while (!dm_world_left(WAIT_MS)) continue;
   return 0;
+}
+
+#ifdef __linux__
+/* Pushes how many processors a process may use; nil: unknown. */
+static void push_processors(lua_State *L, pid_t pid) {
+  cpu_set_t set;
+  if (sched_getaffinity(pid, sizeof set, &set) == 0) lua_pushinteger(L, CPU_COUNT(&set));
+  else lua_pushnil(L);
+}
+#endif
+
+/* _dist_machine() -> the processors that this process may use; those of the process that
+   started it; the bytes that are left in /dev/shm. nil for what is unknown. */
+static int machine(lua_State *L) {
+#ifdef __linux__
+  struct statvfs shm;
+  push_processors(L, 0);
+  push_processors(L, getppid());
+  if (statvfs("/dev/shm", &shm) == 0)
+    lua_pushinteger(L, (lua_Integer)shm.f_bavail * (lua_Integer)shm.f_frsize);
+  else lua_pushnil(L);
+  return 3;
+#else
+  DM_UNUSED(L);
+  return 0;
+#endif
 }
 
 /* _dist_guard() -> a value with whose end, that of the Lua state, the process leaves the world.
@@ -547,6 +578,7 @@ void dm_register_distributed(lua_State *L, State *S) {
 }
 
 const luaL_Reg dm_distributed_functions[] = {{"_dist_lacks", lacks},
+                                             {"_dist_machine", machine},
                                              {"_dist_guard", guard},
                                              {"_dist_open", open_world},
                                              {"_dist_opened", opened},

@@ -9,6 +9,7 @@ local options = require "demilune.options"
 
 local world = {}
 
+local SHARED = 4 << 20 -- bytes of shared memory that Open MPI takes for a rank
 local FOREVER = 1e9 -- seconds, for a timeout beyond which no clock counts
 
 -- What init_process_group has made: {world = the group of all ranks}; nil before and after.
@@ -190,6 +191,29 @@ local function seconds_of(option, given, variable, default)
   return text and checked_seconds(name, tonumber(text) or text, variable) or default
 end
 
+-- Ranks of this machine; nil: the launcher does not say.
+local function n_local()
+  return math.tointeger(tonumber(os.getenv "OMPI_COMM_WORLD_LOCAL_SIZE"
+    or os.getenv "MPI_LOCALNRANKS" or ""))
+end
+
+-- Warns of what makes ranks of one machine slow, or ends them, by the first of them.
+local function warn_of_machine()
+  local first = os.getenv "OMPI_COMM_WORLD_LOCAL_RANK" or os.getenv "MPI_LOCALRANKID"
+  local n = n_local()
+  if first ~= "0" or not n then return end
+  local own, all, shared = core._dist_machine()
+  if own == 1 and all and all > n and not os.getenv "DEMILUNE_NUM_THREADS" then
+    caller.warn("init_process_group: a rank is bound to one of %d processors, and %d of them stay "
+      .. "idle; hint: mpirun --bind-to none", all, all - n)
+  end
+  if shared and shared < n * SHARED then
+    caller.warn("init_process_group: /dev/shm has %.1f MiB left, wanted %.0f for %d ranks of this "
+      .. "machine, which else may end by SIGBUS; hint: docker run --shm-size=1g", shared / 2^20,
+      n * SHARED / 2^20, n)
+  end
+end
+
 -- Opens the world of all ranks.
 function world.open(timeout, warn_after)
   if current then
@@ -198,6 +222,7 @@ function world.open(timeout, warn_after)
   timeout = seconds_of("timeout", timeout, "DEMILUNE_DIST_TIMEOUT", 300)
   warn_after = seconds_of("warn_after", warn_after, "DEMILUNE_DIST_WARN_AFTER", 60)
   local by_mpi = world.is_launched()
+  if by_mpi then warn_of_machine() end
   local why = core._dist_open(by_mpi, timeout, warn_after)
   if why then
     local hint = core._dist_lacks() and "; hint: MPI is an option of the build, WITH_MPI=1, and "
