@@ -1,6 +1,7 @@
 -- nn.SyncBatchNorm: alone, and on several ranks by mpirun, where it is installed.
 
 local dm = require "demilune"
+local here = require "spec.device"
 local launch = require "spec.distributed.launch"
 local nn, dist = dm.nn, dm.distributed
 
@@ -95,7 +96,7 @@ describe("SyncBatchNorm on several ranks", function()
       pending(title .. ": " .. launch.missing)
     else
       it(title, function()
-        local text, code = launch.ranks(n, "sync_norm")
+        local text, code = launch.ranks(n, "sync_norm", here.type)
         assert.equal(n, launch.count(text, ("rank %%d of %d: SyncBatchNorm\n"):format(n)), text)
         assert.equal(0, code)
       end)

@@ -12,7 +12,7 @@ if kind == "absent" then
   io.write(select(2, pcall(dist.init_process_group, {timeout = 1})), "\n")
   os.exit(2, true)
 end
-local TIMEOUTS = {late = 3, alone = 2, stopped = 3} -- seconds
+local TIMEOUTS = {late = 2, alone = 2, stopped = 3} -- seconds
 dist.init_process_group{timeout = TIMEOUTS[kind] or 60, warn_after = 1}
 local rank = dist.get_rank()
 

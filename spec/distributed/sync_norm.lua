@@ -1,10 +1,11 @@
 -- SyncBatchNorm on several ranks, for sync_norm_spec.lua: `mpirun -n 2 lua5.4
--- spec/distributed/sync_norm.lua`. What one process makes of the whole batch is the measure.
+-- spec/distributed/sync_norm.lua cpu`. What one process makes of the whole batch is the measure.
 
 local core = require "demilune.core"
-core._test.without_cuda()
+if arg[1] == "cpu" then core._test.without_cuda() end
 local dm = require "demilune"
 local nn, optim, dist = dm.nn, dm.optim, dm.distributed
+local _ <close> = dm.device(arg[1])
 
 dist.init_process_group{timeout = 60}
 local rank, n = dist.get_rank(), dist.get_world_size()
@@ -75,7 +76,7 @@ assert(dist.stats().calls == before + 2, "backward")
 for _, dtype in ipairs{"float16", "bfloat16"} do
   local low = x:detach():to(dtype)
   assert(norm(low).dtype == dtype)
-  local _ <close> = dm.amp.autocast{device_type = "cpu", dtype = dtype}
+  local _ <close> = dm.amp.autocast{device_type = arg[1], dtype = dtype}
   assert(norm(x).dtype == "float32" and norm(low).dtype == dtype)
   near(norm(x), norm(low):to "float32", 0.05, dtype)
 end
