@@ -398,6 +398,27 @@ end, function(x)
   return sum
 end)
 
+scenario("gradients of shards", function()
+  dm.distributed.init_process_group()
+  return leaf(4, 2)
+end, function(x)
+  local _ <close> = setmetatable({}, {__close = function()
+    dm.distributed.destroy_process_group()
+  end})
+  local model = nn.Sequential{nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1):bfloat16()}
+  local ddp = nn.parallel.DistributedDataParallel(model, {bucket_cap_mb = 1e-5, shards = 2})
+  local sum = 0
+  for _ = 1, 2 do
+    sum = sum + ddp:each_shard(function(part)
+      local loss = model[3](model[2](model[1](part)):bfloat16()):float():square():mean()
+      loss:backward()
+      return loss
+    end, x:detach()):item()
+  end
+  for _, p in ipairs(model:parameters()) do sum = sum + p.grad:float():sum():item() end
+  return sum
+end)
+
 scenario("a profile", function() return leaf(2, 2) end, function(w)
   local prof <close> = dm.profiler.profile{record_shapes = true, with_stack = true}
   dm.profiler.record_function("step", function() w:mm(w):sum():backward() end)

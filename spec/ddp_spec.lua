@@ -126,6 +126,78 @@ describe("DistributedDataParallel in a world of one rank", function()
     assert.same({1, 1}, ddp.module.weight.grad[1]:totable())
   end)
 
+  it("computes a batch in shards", function()
+    local alone = nn.Linear(3, 1)
+    local ddp = DDP(alone:copy(), {shards = 6})
+    local x, seen = dm.randn(12, 3), {}
+    local sent = dist.stats().calls
+    local loss = ddp:each_shard(function(batch, more)
+      seen[#seen + 1] = {#batch.x, more}
+      local square = ddp(batch.x):square():mean()
+      square:backward()
+      return square
+    end, {x = x}, "more")
+    assert.equal(sent, dist.stats().calls)
+    assert.same({2, "more"}, seen[6])
+    assert.equal(6, #seen)
+    local whole = alone(x):square():mean()
+    whole:backward()
+    assert.is_true((loss - whole):abs():item() < 1e-6)
+    assert.is_true((ddp.module.weight.grad - alone.weight.grad):abs():max():item() < 1e-6)
+    assert.equal(2.5, ddp:each_shard(function(part) return part[1]:item() end,
+      dm.arange(0, 5)):item())
+    assert.is_nil(ddp:each_shard(function() end, x))
+  end)
+
+  it("leaves all as it was where a shard fails", function()
+    local ddp = DDP(nn.Sequential{nn.Linear(2, 2), nn.BatchNorm1d(2)}, {shards = 2})
+    local x = dm.randn(8, 2)
+    ddp:each_shard(function(part) ddp(part):square():sum():backward() end, x)
+    local g, mean = ddp.module[1].weight.grad:clone(), ddp.module[2].running_mean:clone()
+    local rng = dm.get_rng_state()
+    local ok, why = pcall(ddp.each_shard, ddp, function(part)
+      ddp(part):sum():backward()
+      if part[{1, 1}]:item() == x[{5, 1}]:item() then error "mine" end
+    end, x)
+    assert.is_false(ok)
+    assert.matches("mine", why)
+    assert.is_true(g:equal(ddp.module[1].weight.grad))
+    assert.is_true(mean:equal(ddp.module[2].running_mean))
+    assert.same(rng, dm.get_rng_state())
+    ddp:each_shard(function(part) ddp(part):square():sum():backward() end, x)
+  end)
+
+  it("refuses what has no meaning with shards", function()
+    local function refuses(text, f) assert.refuses("ddp_spec.lua:%d+: " .. text, f) end
+    local x = dm.ones(4, 2)
+    local plain, ddp = DDP(nn.Linear(2, 1)), DDP(nn.Linear(2, 1), {shards = 2})
+    for _, count in ipairs{0, -1, 1 << 21} do
+      refuses(NAME .. "shards is " .. ("%d"):format(count):gsub("%p", "%%%0") .. ", wanted a whole",
+        function() DDP(nn.Linear(2, 1), {shards = count}) end)
+    end
+    refuses("each_shard: the model has no shards; hint", function()
+      plain:each_shard(print, x)
+    end)
+    refuses("each_shard: fn is a userdata, wanted a function", function() ddp:each_shard(x) end)
+    refuses("each_shard: no tensor of the batch", function() ddp:each_shard(print) end)
+    refuses("each_shard: a tensor {3, 2} for this rank's 2 shards, wanted samples as its first "
+      .. "dim, as many for each; hint", function() ddp:each_shard(print, dm.ones(3, 2)) end)
+    refuses("each_shard: a tensor {2} for .*, 4 as the others; hint", function()
+      ddp:each_shard(print, x, dm.ones(2))
+    end)
+    refuses("each_shard: within another one", function()
+      ddp:each_shard(function(part) ddp:each_shard(print, part) end, x)
+    end)
+    refuses(NAME .. "a backward pass outside of each_shard, and the model has 2 shards; hint",
+      function() ddp(x):sum():backward() end)
+    refuses("no_sync: the model has 2 shards; hint", function() ddp:no_sync() end)
+    refuses("join: the model has 2 shards, and all ranks", function() ddp:join() end)
+    refuses("register_comm_hook: the model has 2 shards, whose sums", function()
+      ddp:register_comm_hook "bfloat16"
+    end)
+    refuses("ddp.each_shard was called with a dot", function() ddp.each_shard(print, x) end)
+  end)
+
   it("refuses what it cannot do", function()
     local linear = nn.Linear(2, 1)
     local function refuses(text, f)
@@ -184,6 +256,31 @@ describe("DistributedDataParallel on several ranks", function()
     local text, code = launch.ranks(2, "snippet", dm.cuda.is_available() and "cuda" or "cpu")
     assert.equal(2, launch.count(text, "rank %d of 2: mixed precision on "), text)
     assert.equal(0, code)
+  end)
+
+  with_mpirun("has the same bits on any number of ranks, in shards", function()
+    local function result(n, n_shard)
+      local text, code = launch.ranks(n, "shards", n_shard)
+      assert.equal(0, code, text)
+      return text
+    end
+    for n_shard, ranks in pairs{[8] = {2, 4, 8}, [12] = {4}} do
+      local wanted = result(1, n_shard)
+      assert.equal(14, launch.count(wanted, "float"), wanted)
+      for _, n in ipairs(ranks) do assert.equal(wanted, (result(n, n_shard))) end
+    end
+  end)
+
+  with_mpirun("names what shards cannot do on these ranks", function()
+    local text = launch.ranks(3, "shards", 12)
+    assert.equal(3, launch.told(text, "shards = 12 on 3 ranks, wanted a number of ranks that "
+      .. "divides it and is a power of two; hint: 12 shards go on 1, 2, 4 ranks"), text)
+    text = launch.ranks(4, "shards", 6)
+    assert.is_true(launch.told(text, "shards = 6 on 4 ranks, wanted") > 0, text)
+    local other = "env DEMILUNE_CPU=plain lua5.4 spec/distributed/shards.lua 8"
+    text = launch.ranks(1, "shards", "8 : -n 1 " .. other)
+    assert.is_true(launch.told(text, "the processor of rank 1 (plain) computes others than that of "
+      .. "rank 0 (") > 0, text)
   end)
 
   with_mpirun("tells all ranks where one has fewer batches", function()

@@ -59,6 +59,8 @@ handle("a reducer of one rank", reducer)
 handle("a reducer that sends", core._reducer_new(0, {dm.ones(2, {requires_grad = true})}, 1, 1, "",
   {"a"}))
 handles[#handles].value:set_wire "bfloat16"
+local shard = core._reducer_new(0, {dm.ones(2, {requires_grad = true})}, 1, 1, "", {"a"}, 2)
+handle("a reducer of shards", shard)
 handle("a range", core.range_begin "range")
 handle("a loader", core.loader_new{columns = {dm.ones(2)}, transforms = {false}})
 

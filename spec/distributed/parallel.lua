@@ -684,6 +684,9 @@ function CHECKS.models_that_differ()
   fails("number 1 is parameter 'weight' on rank 0, parameter '0.weight' on rank 1", function()
     return rank == 1 and nn.Sequential{nn.Linear(2, 3)} or nn.Linear(2, 3)
   end)
+  local shards = rank == 1 and n == 2 and 2 or nil
+  local ok, why = pcall(DDP, nn.Linear(2, 3), {shards = shards})
+  check(n ~= 2 or not ok and why:find("shards is none on rank 0, 2 on rank 1", 1, true), "%s", why)
   fails("float32 on rank 0, {3, 2} float32, which requires no gradient on rank 1", function()
     local model = nn.Linear(2, 3)
     model.weight.requires_grad = rank ~= 1

@@ -367,16 +367,21 @@ static const char *const *push_names(lua_State *L, int i, int n) {
   return names;
 }
 
-/* _reducer_new(group, parameters, bytes of the first bucket, of the others, line, names) -> a
-   reducer of their gradients. Raises for one that is no leaf, or has a reducer. */
+/* _reducer_new(group, parameters, bytes of the first bucket, of the others, line, names,
+   shards = 0) -> a reducer of their gradients. Raises for one that is no leaf, or has a reducer. */
 static int reducer_new(lua_State *L) {
+  enum { MOST_SHARDS = 1 << 20 };
   dm_enter(L);
   check_open(L);
   dm_ReducerOptions o = {.group = check_group(L, 1),
                          .first_bytes = luaL_checkinteger(L, 3),
                          .bytes = luaL_checkinteger(L, 4),
-                         .where = luaL_checkstring(L, 5)};
+                         .where = luaL_checkstring(L, 5),
+                         .shards = (int)luaL_optinteger(L, 7, 0)};
   int n;
+  luaL_argcheck(L, luaL_optinteger(L, 7, 0) >= 0 && luaL_optinteger(L, 7, 0) <= MOST_SHARDS, 7,
+                "no number of shards");
+  luaL_argcheck(L, dm_shards_fit(o.shards, o.group->n), 7, "not for so many ranks");
   dm_Reducer **at = lua_newuserdatauv(L, sizeof *at, 0);
   *at = NULL;
   luaL_setmetatable(L, reducer_class);
@@ -433,10 +438,30 @@ static int reducer_settle(lua_State *L) {
   return 1;
 }
 
+/* reducer:shards(on): begins the first shard of this rank, or ends what was begun. */
+static int reducer_shards(lua_State *L) {
+  dm_Reducer *r = check_reducer(L);
+  luaL_argcheck(L, !dm_reducer_is_open(r) || !lua_toboolean(L, 2), 1,
+                "its gradients are under way");
+  dm_reducer_shards(r, lua_toboolean(L, 2));
+  return 0;
+}
+
+/* reducer:end_shard(): ends a shard; the last one of this rank sends. */
+static int reducer_end_shard(lua_State *L) {
+  dm_enter(L);
+  dm_Reducer *r = check_reducer(L);
+  luaL_argcheck(L, dm_reducer_in_shard(r), 1, "no shard was begun");
+  DM_CHECK(L, dm_reducer_end_shard(r));
+  return 0;
+}
+
 /* reducer:shadow(): takes part in a pass of the other ranks. */
 static int reducer_shadow(lua_State *L) {
   dm_enter(L);
-  DM_CHECK(L, dm_reducer_shadow(check_reducer(L)));
+  dm_Reducer *r = check_reducer(L);
+  luaL_argcheck(L, !dm_reducer_has_shards(r), 1, "it has shards");
+  DM_CHECK(L, dm_reducer_shadow(r));
   return 0;
 }
 
@@ -481,6 +506,7 @@ static int reducer_set_wire(lua_State *L) {
   dm_enter(L);
   dm_Reducer *r = check_reducer(L);
   luaL_argcheck(L, !dm_reducer_is_open(r), 1, "its gradients are under way");
+  luaL_argcheck(L, !dm_reducer_has_shards(r), 1, "it has shards");
   const dm_DType dtype =
       lua_isnoneornil(L, 2) ? DM_NO_DTYPE : dm_dtype_find(luaL_checkstring(L, 2));
   luaL_argcheck(L, lua_isnoneornil(L, 2) || dm_is_low(dtype), 2, "no float of 16 bits");
@@ -567,10 +593,13 @@ static int digests(lua_State *L) {
 
 void dm_register_distributed(lua_State *L, State *S) {
   static const luaL_Reg reducer_methods[] = {
-      {"is_open", reducer_is_open},   {"wait", reducer_wait},   {"settle", reducer_settle},
-      {"shadow", reducer_shadow},     {"order", reducer_order}, {"arrange", reducer_arrange},
-      {"set_wire", reducer_set_wire}, {"pause", reducer_pause}, {"counts", reducer_counts},
-      {"close", reducer_close},       {"__gc", reducer_close},  {NULL, NULL}};
+      {"is_open", reducer_is_open},     {"wait", reducer_wait},
+      {"settle", reducer_settle},       {"shadow", reducer_shadow},
+      {"order", reducer_order},         {"arrange", reducer_arrange},
+      {"set_wire", reducer_set_wire},   {"pause", reducer_pause},
+      {"counts", reducer_counts},       {"shards", reducer_shards},
+      {"end_shard", reducer_end_shard}, {"close", reducer_close},
+      {"__gc", reducer_close},          {NULL, NULL}};
   dm_register_class(L, reducer_class, reducer_methods, S);
   static const luaL_Reg methods[] = {
       {"wait", work_wait}, {"limit", work_limit}, {"__gc", work_gc}, {NULL, NULL}};

@@ -11,6 +11,7 @@
 
 /* Parts of a bucket begin at multiples of this, for the sake of vectors. */
 enum { ALIGN_BYTES = 64, TRAILER_HEAD = 2 };
+enum { MAX_SUM = 32 }; /* of a tree over shards: as many as their number has bits */
 
 typedef struct Param {
   dm_Tensor *leaf; /* owned */
@@ -23,6 +24,9 @@ typedef struct Param {
 typedef struct Bucket {
   int first, n;    /* in order[] */
   dm_Tensor *flat; /* owned: (numel) */
+  /* owned: (numel) each, 16 bits as float32; the sums of a tree over shards that are still to
+     be added, the first one of the most shards */
+  dm_Tensor *sums[MAX_SUM];
   dm_Tensor *wire; /* owned, while it travels: flat, or what is sent in its place */
   dm_Work *work;   /* owned, until it is settled; or NULL */
   uint64_t until;  /* complete once a pass is behind this number; 0: at the end */
@@ -34,6 +38,9 @@ struct dm_Reducer {
   bool closed, paused, sends, open;
   bool abandoned;    /* messages of a pass that failed may still write the buckets */
   int group, n_rank; /* the index of the group, which may end before */
+  int shards, own;   /* of the whole batch, of this rank; 0: none */
+  int run, n_sum;    /* shards that are added in a row; sums of a bucket */
+  int shard;         /* of this rank, from 0, whose passes are run; -1: none is */
   dm_DType wire;
   int64_t first_bytes, bytes, n_pass;
   uint64_t layout; /* a hash, which has to agree */
@@ -65,6 +72,7 @@ static int64_t part_bytes(const dm_Tensor *leaf) { return aligned(dm_tensor_byte
 
 static void drop_bucket(Bucket *b) {
   dm_tensor_unref(&b->flat);
+  for (int i = 0; i < MAX_SUM; i++) dm_tensor_unref(&b->sums[i]);
   dm_tensor_unref(&b->wire);
   dm_work_unref(&b->work);
 }
@@ -129,6 +137,8 @@ static dm_status fill_bucket(dm_Reducer *r, Bucket *b, int64_t more) {
   for (int i = 0; i < b->n; i++) bytes += part_bytes(r->params[r->order[b->first + i]].leaf);
   const int64_t n = bytes / dm_dtype_size(dtype);
   DM_TRY(dm_tensor_new(dtype, 1, &n, device, &b->flat));
+  for (int i = 0; i < r->n_sum; i++)
+    DM_TRY(dm_tensor_new(dm_is_low(dtype) ? DM_F32 : dtype, 1, &n, device, &b->sums[i]));
   return clear(b->flat);
 }
 
@@ -168,7 +178,7 @@ static dm_status make_buckets(dm_Reducer *r) {
       end && takes_trailer(r, r->params[r->order[end->first + end->n - 1]].leaf);
   if (!together) r->buckets[r->n_bucket++] = (Bucket){.first = r->n_param};
   r->trailer_bucket = r->n_bucket - 1;
-  r->layout = (uint64_t)r->n_bucket;
+  r->layout = mixed((uint64_t)r->n_bucket, (uint64_t)r->shards);
   for (int i = 0; i < r->n_bucket; i++) {
     Bucket *b = &r->buckets[i];
     DM_TRY(fill_bucket(r, b, i == r->trailer_bucket ? more : 0));
@@ -201,7 +211,9 @@ static dm_status arrange_anew(dm_Reducer *r) {
 
 /* One rank has the mean already, unless it has to be rounded: then its gradients need no homes,
    and cost nothing. */
-static bool needs_homes(const dm_Reducer *r) { return r->n_rank > 1 || r->wire != DM_NO_DTYPE; }
+static bool needs_homes(const dm_Reducer *r) {
+  return r->n_rank > 1 || r->wire != DM_NO_DTYPE || r->shards > 0;
+}
 
 /* Makes the buckets for the dtype that travels, and gives the homes where they are needed. The
    trailer is float32, so that the last bucket may have to be another one. */
@@ -240,20 +252,23 @@ static void describe(const dm_Reducer *r, const Bucket *b, dm_Header *h) {
   h->n_bytes = dm_tensor_bytes(b->wire);
 }
 
-/* What travels: the bucket itself, or a copy in another dtype or on the CPU. */
+/* What travels: the bucket itself, or the sum of its shards, or a copy in another dtype or on
+   the CPU. */
 static dm_status make_wire(const dm_Reducer *r, Bucket *b) {
-  const bool narrow = r->wire != DM_NO_DTYPE && b->n > 0 && !dm_is_low(b->flat->dtype);
-  const dm_DType dtype = narrow ? r->wire : (dm_DType)b->flat->dtype;
-  if (!narrow && b->flat->device.type == DM_CPU) {
-    b->wire = dm_tensor_ref(b->flat);
+  dm_Tensor *from = r->shards > 0 ? b->sums[0] : b->flat;
+  const bool narrow = r->wire != DM_NO_DTYPE && b->n > 0 && !dm_is_low(from->dtype);
+  const dm_DType dtype = narrow ? r->wire : (dm_DType)from->dtype;
+  if (!narrow && from->device.type == DM_CPU) {
+    b->wire = dm_tensor_ref(from);
     return DM_OK;
   }
-  DM_TRY(dm_tensor_new(dtype, 1, &b->flat->numel, (dm_Device){.type = DM_CPU}, &b->wire));
-  dm_Tensor *in[2] = {b->wire, b->flat};
+  DM_TRY(dm_tensor_new(dtype, 1, &from->numel, (dm_Device){.type = DM_CPU}, &b->wire));
+  dm_Tensor *in[2] = {b->wire, from};
   return dm_call_inplace(DM_OP_copy, 2, in, NULL);
 }
 
 static dm_status send(dm_Reducer *r, Bucket *b) {
+  if (r->shards > 0 && r->n_rank == 1) return make_wire(r, b);
   dm_Group *group = dm_world_is_open() ? dm_world_group(r->group) : NULL;
   if (!group) return dm_fail(DM_ESTATE, "DistributedDataParallel: the process group has ended");
   DM_TRY(make_wire(r, b));
@@ -261,7 +276,7 @@ static dm_status send(dm_Reducer *r, Bucket *b) {
   if (!b->work) return dm_fail(DM_EMEM, "DistributedDataParallel: out of memory");
   dm_Work *w = b->work;
   w->kind = DM_WORK_ALL_REDUCE;
-  w->op = DM_RANK_AVG;
+  w->op = r->shards > 0 ? DM_RANK_TREE : DM_RANK_AVG;
   w->group = w->agree = group;
   w->in = dm_tensor_ref(b->wire);
   describe(r, b, &w->header);
@@ -322,7 +337,12 @@ static void find_ends(dm_Reducer *r) {
 static dm_status begin(dm_GradHomes *h) {
   dm_Reducer *r = reducer_of(h);
   h->until = 0;
-  r->sends = needs_homes(r) && !r->paused && n_paused == 0 && !r->closed;
+  if (r->shards > 0 && r->shard < 0)
+    return dm_fail(DM_ESTATE,
+                   "DistributedDataParallel: a backward pass outside of each_shard, and the "
+                   "model has %d shards; hint: ddp:each_shard(function(x, y) ... end, x, y)",
+                   r->shards);
+  r->sends = needs_homes(r) && r->shards == 0 && !r->paused && n_paused == 0 && !r->closed;
   for (int i = 0; i < r->n_param; i++) r->params[i].home.sent = false;
   DM_TRY(prepare(r));
   if (!r->sends) return DM_OK;
@@ -382,6 +402,76 @@ dm_status dm_reducer_shadow(dm_Reducer *r) {
   return st;
 }
 
+/* ---- shards ---- */
+
+/* The number of shards that are added in a row: what is left of them when they are halved. */
+static int odd_part(int shards) {
+  while (shards > 0 && shards % 2 == 0) shards /= 2;
+  return shards;
+}
+
+bool dm_shards_fit(int shards, int n_rank) {
+  return shards == 0 || (shards % n_rank == 0 && (n_rank & (n_rank - 1)) == 0);
+}
+
+/* The number of bits that are set. */
+static int bits_of(int n) {
+  int bits = 0;
+  for (; n > 0; n &= n - 1) bits++;
+  return bits;
+}
+
+/* Of each bucket as many sums are kept as subtrees of this rank's shards can wait for their
+   other half at a time, and the one that grows. */
+static void plan_shards(dm_Reducer *r, int shards) {
+  r->shards = shards;
+  r->shard = -1;
+  r->own = shards / r->n_rank;
+  r->run = odd_part(shards);
+  for (int n = shards > 0 ? r->own / r->run : 0; n > 0; n /= 2) r->n_sum++;
+}
+
+static dm_status combine(int op, dm_Tensor *to, dm_Tensor *from) {
+  dm_Tensor *in[2] = {to, from};
+  return dm_call_inplace(op, 2, in, NULL);
+}
+
+/* Adds what the passes of a shard have left in a bucket to its sums: as the carries of a binary
+   counter do, for which two sums of equally many shards become one. */
+static dm_status add_shard(const dm_Reducer *r, Bucket *b) {
+  int group = r->shard / r->run, at = bits_of(group);
+  const bool begins = r->shard % r->run == 0, ends = (r->shard + 1) % r->run == 0;
+  DM_TRY(combine(begins ? DM_OP_copy : DM_OP_add, b->sums[at], b->flat));
+  for (; ends && group & 1; group >>= 1, at--)
+    DM_TRY(combine(DM_OP_add, b->sums[at - 1], b->sums[at]));
+  return DM_OK;
+}
+
+/* Hands over the sums of this rank's shards. */
+static dm_status send_sums(dm_Reducer *r) {
+  dm_status st = DM_OK;
+  r->n_pass++;
+  r->n_early = 0;
+  r->open = true;
+  n_open++;
+  for (int i = 0; i < r->n_bucket && st == DM_OK; i++) st = send(r, &r->buckets[i]);
+  if (st != DM_OK) give_up(r);
+  return st;
+}
+
+void dm_reducer_shards(dm_Reducer *r, bool on) { r->shard = on && r->shards > 0 ? 0 : -1; }
+bool dm_reducer_has_shards(const dm_Reducer *r) { return r->shards > 0; }
+bool dm_reducer_in_shard(const dm_Reducer *r) { return r->shard >= 0 && r->shard < r->own; }
+
+dm_status dm_reducer_end_shard(dm_Reducer *r) {
+  DM_TRY(prepare(r));
+  for (int i = 0; i < r->n_param; i++) DM_TRY(complete(&r->params[i], true));
+  write_trailer(r, true);
+  for (int i = 0; i < r->n_bucket; i++) DM_TRY(add_shard(r, &r->buckets[i]));
+  for (int i = 0; i < r->n_param; i++) dm_tensor_unref(&r->params[i].leaf->grad);
+  return ++r->shard == r->own ? send_sums(r) : DM_OK;
+}
+
 bool dm_reducer_is_open(const dm_Reducer *r) { return r->open; }
 bool dm_reducers_are_open(void) { return n_open > 0; }
 
@@ -407,9 +497,10 @@ static dm_status scale(dm_Tensor *t, double factor) {
   return st;
 }
 
-/* Brings what has travelled back into the bucket. */
-static dm_status unpack(Bucket *b) {
+/* Brings what has travelled back into the bucket; a sum of shards as their mean. */
+static dm_status unpack(const dm_Reducer *r, Bucket *b) {
   if (b->wire == b->flat) return DM_OK;
+  if (r->shards > 1) DM_TRY(scale(b->wire, 1.0 / r->shards));
   dm_Tensor *in[2] = {b->flat, b->wire};
   return dm_call_inplace(DM_OP_copy, 2, in, NULL);
 }
@@ -430,7 +521,7 @@ dm_status dm_reducer_settle(dm_Reducer *r, bool by_active, double *active) {
     give_up(r);
     return DM_OK;
   }
-  for (int i = 0; i < r->n_bucket; i++) DM_GO(unpack(&r->buckets[i]));
+  for (int i = 0; i < r->n_bucket; i++) DM_GO(unpack(r, &r->buckets[i]));
   memcpy(r->trailer,
          (float *)dm_tensor_data(r->buckets[r->trailer_bucket].flat) + r->trailer_at,
          sizeof *r->trailer * (size_t)trailer_floats(r));
@@ -500,6 +591,7 @@ dm_status dm_reducer_new(int n, dm_Tensor *const *params, const dm_ReducerOption
   r->group = o->group->index;
   r->n_rank = o->group->n;
   r->wire = DM_NO_DTYPE;
+  plan_shards(r, o->shards);
   r->first_bytes = o->first_bytes;
   r->bytes = o->bytes;
   snprintf(r->where, sizeof r->where, "%s", o->where);

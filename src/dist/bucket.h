@@ -9,7 +9,13 @@
    The last bucket ends in a trailer, which tells for each parameter which share of the ranks
    has used it, which share of them had data at all, and whether one was asked to stop (stop.h).
    A parameter that no rank has used keeps no gradient; one that some rank has used gets the
-   mean, to which the others add zeros. */
+   mean, to which the others add zeros.
+
+   With shards the whole batch is a fixed number of parts, of which each rank computes the same
+   number, one after the other. Their gradients meet in one tree over the shards, whatever the
+   number of ranks: a rank adds up the subtree of its own, and the ranks' sums travel once. The
+   tree halves the shards until a half has an odd number of them, which are added in a row; so
+   a number of ranks fits that is a power of two and divides the shards. */
 #ifndef DM_BUCKET_H
 #define DM_BUCKET_H
 
@@ -24,6 +30,7 @@ typedef struct dm_ReducerOptions {
   dm_Group *group;
   int64_t first_bytes, bytes; /* that a bucket holds; the first one, the others */
   const char *const *names;   /* of the parameters, for messages */
+  int shards;                 /* of the whole batch; 0: none */
   const char *where;          /* the line of the script, for messages */
 } dm_ReducerOptions;
 
@@ -52,6 +59,17 @@ int dm_reducer_wait(const dm_Reducer *r, int ms, const char **why);
    ranks that had data. *active: which share of the ranks had. After a failure it only forgets
    what was handed over. */
 dm_status dm_reducer_settle(dm_Reducer *r, bool by_active, double *active);
+
+/* Whether so many ranks can share the shards; true for none. */
+bool dm_shards_fit(int shards, int n_rank);
+/* Begins the first shard of this rank, or ends what is begun: a pass is an error outside. */
+void dm_reducer_shards(dm_Reducer *r, bool on);
+/* Whether it has shards, and whether one of them was begun. */
+bool dm_reducer_has_shards(const dm_Reducer *r);
+bool dm_reducer_in_shard(const dm_Reducer *r);
+/* Takes the gradients that the passes of a shard have left, and begins the next one. Those of
+   the last shard of this rank are handed over with the others'. */
+dm_status dm_reducer_end_shard(dm_Reducer *r);
 
 /* Takes part in a pass of the other ranks, without data of its own. */
 dm_status dm_reducer_shadow(dm_Reducer *r);

@@ -44,6 +44,25 @@ static void combine_i64(dm_RankOp op, int64_t *acc, const int64_t *x, int64_t n)
 /* Element i of part `part`. */
 #define AT(parts, part, n, i, size) ((const char *)(parts) + ((part) * (n) + (i)) * (size))
 
+/* Defines the sum of a tree: elements [i, i + m) of `count` parts from `first` on. */
+#define DEFINE_TREE(S, T)                                                                  \
+  static void tree_##S(dm_DType dtype, int first, int count, const void *parts, int64_t n, \
+                       int64_t i, int64_t m, T *acc) {                                     \
+    const int64_t size = dm_dtype_size(dtype);                                             \
+    const int half = count / 2;                                                            \
+    T x[BLOCK];                                                                            \
+    if (count == 1) {                                                                      \
+      dm_load_##S(dtype, AT(parts, first, n, i, size), 1, m, acc);                         \
+      return;                                                                              \
+    }                                                                                      \
+    tree_##S(dtype, first, half, parts, n, i, m, acc);                                     \
+    tree_##S(dtype, first + half, count - half, parts, n, i, m, x);                        \
+    combine_##S(DM_RANK_SUM, acc, x, m);                                                   \
+  }
+DEFINE_TREE(f32, float)
+DEFINE_TREE(f64, double)
+DEFINE_TREE(i64, int64_t)
+
 /* Defines the loop over blocks for a compute type; DIVIDE is the average's last step. */
 #define DEFINE_REDUCE(S, T, DIVIDE)                                                   \
   static void reduce_##S(dm_RankOp op, dm_DType dtype, int n_part, const void *parts, \
@@ -52,8 +71,9 @@ static void combine_i64(dm_RankOp op, int64_t *acc, const int64_t *x, int64_t n)
     T acc[BLOCK], x[BLOCK];                                                           \
     for (int64_t i = 0; i < n; i += BLOCK) {                                          \
       const int64_t m = dm_min_i64(BLOCK, n - i);                                     \
-      dm_load_##S(dtype, AT(parts, 0, n, i, size), 1, m, acc);                        \
-      for (int part = 1; part < n_part; part++) {                                     \
+      const bool is_tree = op == DM_RANK_TREE;                                        \
+      tree_##S(dtype, 0, is_tree ? n_part : 1, parts, n, i, m, acc);                  \
+      for (int part = 1; part < n_part && !is_tree; part++) {                         \
         dm_load_##S(dtype, AT(parts, part, n, i, size), 1, m, x);                     \
         combine_##S(op, acc, x, m);                                                   \
       }                                                                               \

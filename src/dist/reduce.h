@@ -1,5 +1,6 @@
-/* Reductions over ranks in the order of the ranks, so that the bits of a result depend on
-   nothing else: neither on the library that carried the parts nor on the size of the slices. */
+/* Reductions over ranks in the order of the ranks, or in one tree over them, so that the bits
+   of a result depend on nothing else: neither on the library that carried the parts nor on the
+   size of the slices. */
 #ifndef DM_DIST_REDUCE_H
 #define DM_DIST_REDUCE_H
 
@@ -12,7 +13,8 @@ typedef enum dm_RankOp {
   DM_RANK_MAX,
   DM_RANK_PRODUCT,
   DM_RANK_BAND, /* integers and bool only */
-  DM_RANK_BOR
+  DM_RANK_BOR,
+  DM_RANK_TREE /* a sum of halves, which are sums of halves: n_part is a power of two */
 } dm_RankOp;
 
 /* parts: (n_part, n) elements of dtype; out: (n), which may not overlap them. Floats of less

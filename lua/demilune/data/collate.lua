@@ -73,8 +73,9 @@ end
 -- Where samples come from is two functions: take() makes the next one, nil at the end;
 -- pass(n) goes past so many.
 
--- Samples of a set at the positions of a list.
-local function of_positions(set, list)
+-- Samples of a set at the positions of a list. draws: nil, or a seed from which, and from the
+-- position, follows what a sample draws, whatever batch it is in.
+local function of_positions(set, list, draws)
   local at = 0
   local function packed(i, ...)
     if (...) == nil then caller.raise("DataLoader: get(%d) gave nil", i) end
@@ -83,6 +84,7 @@ local function of_positions(set, list)
   return function()
     at = at + 1
     local i = list[at]
+    if draws and i then core.manual_seed(draws * 6364136223846793005 ~ i) end
     return i and packed(i, sample(i, set.get, set, i))
   end, function(n) at = at + n end
 end
@@ -166,8 +168,9 @@ end
 function Batches:passed() return self.done end
 
 -- o: batch_size or sizes, a list; drop_last, collate, pin; draws, the seed of what samples draw
--- in this epoch; first, how many batches of the epoch are behind. owed: how many samples of the
--- batch that was begun were not asked for.
+-- in this epoch; by_sample, whether it follows from their positions rather than from the batch;
+-- first, how many batches of the epoch are behind. owed: how many samples of the batch that was
+-- begun were not asked for.
 local function new(o, take, pass, closing)
   return setmetatable({take = take, pass = pass, closing = closing, done = 0, owed = 0,
     batch_size = o.batch_size, sizes = o.sizes, drop_last = o.drop_last,
@@ -180,7 +183,7 @@ function collate.of_positions(set, list, o)
   if o.drop_last then
     list = table.move(list, 1, #list - #list % o.batch_size, 1, {}) -- nor are they made
   end
-  return new(o, of_positions(set, list))
+  return new(o, of_positions(set, list, o.by_sample and o.draws))
 end
 
 -- Batches of a stream, without its first `skip` samples.

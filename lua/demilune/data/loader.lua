@@ -64,15 +64,20 @@ end
 -- set as it is when the epoch begins (open files and coroutines cannot be copied: open them in
 -- get); a stream takes one. What samples draw by dm.rand and its like follows from the seed, the
 -- epoch and the batch, so that batches are the same bits for every number of workers; what they
--- draw by math.random is not. batch_sampler in place of batch_size, shuffle, sampler and
--- drop_last: batches(epoch), a list of lists of positions, and len().
+-- draw by math.random is not. shards = V: batch_size samples are the whole batch of all ranks
+-- (dm.distributed), in V parts, and this process gets those of its V / n of them, for
+-- DistributedDataParallel{shards = V}: shard v has the same samples, and what these draw, on any
+-- number of ranks. A last batch that does not divide takes as many of the first samples again as
+-- make its shards equally long; the seed is 0 by default. batch_sampler in place of batch_size,
+-- shuffle, sampler and drop_last: batches(epoch), a list of lists of positions, and len().
 -- pin_memory = true: batches lie in memory that x:to("cuda", {non_blocking = true})
 -- copies from without waiting. device = "cuda": they lie on that device, and the next
 -- one is copied there while the program works on the one in hand.
 local bind, defaults = options.signature("DataLoader", [[dataset: dataset, batch_size: integer = 1,
   shuffle: boolean = false, sampler?: sampler, batch_sampler?: sampler, num_workers: integer = 0,
   collate_fn?: function, pin_memory: boolean = false, drop_last: boolean = false, *,
-  generator?: generator, prefetch_factor: integer = 2, seed?: integer, device?: device]])
+  generator?: generator, prefetch_factor: integer = 2, seed?: integer, device?: device,
+  shards?: integer]])
 
 local function check_count(opts, name, least, most)
   local v = opts[name]
@@ -107,12 +112,29 @@ local function check_order(opts, is_stream)
   end
 end
 
+-- Raises unless the batch can be dealt out to the shards, and these to the ranks.
+local function check_shards(opts, is_stream)
+  local n_shard, n = opts.shards, math.max(core._dist_size(), 1)
+  if is_stream then
+    caller.raise("DataLoader: shards with a stream, wanted a data set whose samples have positions")
+  elseif opts.batch_sampler or opts.sampler and opts.sampler.class == "DistributedSampler" then
+    caller.raise("DataLoader: shards and a %s: one of them deals the samples out",
+      opts.batch_sampler and "batch_sampler" or "DistributedSampler")
+  elseif n_shard < 1 or opts.batch_size % n_shard ~= 0 then
+    caller.raise("DataLoader: batch_size is %d, the whole batch, wanted a multiple of shards = %d",
+      opts.batch_size, n_shard)
+  elseif n_shard % n ~= 0 then
+    caller.raise("DataLoader: shards = %d do not divide into %d ranks", n_shard, n)
+  end
+end
+
 local function check(opts, is_stream)
   check_count(opts, "batch_size", 1, math.maxinteger)
   check_count(opts, "num_workers", 0, 256)
   check_count(opts, "prefetch_factor", 1, 64)
   dataset.check_seed("DataLoader", opts)
   check_order(opts, is_stream)
+  if opts.shards then check_shards(opts, is_stream) end
 end
 
 -- For which CUDA device batches are pinned, and to which they go: nil for none.
@@ -135,6 +157,12 @@ local function construct(class, ...)
   self.native = not self.collate_fn and dataset.source(set) ~= nil
   self.pin, self.device = devices(self)
   self.stream = self.device and core.cuda_stream(self.device)
+  self.n_rank, self.rank = 1, 0
+  if self.shards then
+    self.n_rank, self.rank = math.max(core._dist_size(), 1), core._dist_rank() or 0
+    self.seed = self.seed or not self.generator and 0 or nil
+  end
+  self.part = self.batch_size // self.n_rank -- samples that this process gets of a batch
   self.seed, self.generator = dataset.draw_seed(self), nil
   self.next_run = {epoch = 1, position = 0}
   return self
@@ -149,13 +177,28 @@ function DataLoader:len()
   return self.drop_last and n // self.batch_size or -(-n // self.batch_size)
 end
 
-local function order_of(self, epoch)
+local function whole_order_of(self, epoch)
   if self.sampler then
     return dataset.positions("DataLoader: sampler", self.sampler:order(epoch), self.n_samples)
   elseif self.shuffle then
     return core.permutation(self.n_samples, self.seed, epoch)
   end
   return core.arange(1, self.n_samples, {dtype = "int64", device = "cpu"})
+end
+
+-- The positions of this rank's part of each batch, one behind the other.
+local function order_of(self, epoch)
+  local order = whole_order_of(self, epoch)
+  if not self.shards then return order end
+  local size, part, n = self.batch_size, self.part, #order
+  local full = n - n % size
+  local mine = order:narrow(1, 1, full):reshape(full // size, self.n_rank, part)
+    :select(2, self.rank + 1):reshape(-1)
+  if full == n or self.drop_last then return mine end
+  -- of a last batch each shard has as many, and what is missing are the first samples again
+  local rest = -((full - n) // self.shards) * (self.shards // self.n_rank)
+  local positions = core.arange(0, rest - 1, {dtype = "int64", device = "cpu"}) + self.rank * rest
+  return core.cat{mine, order[(positions + full):remainder(n) + 1]}
 end
 
 -- The rest of an order after so many samples.
@@ -183,7 +226,7 @@ local function native_batches(self, epoch, order, sizes)
     sources[k], transforms[k] = column.tensor or column, column.augment or false
   end
   local engine = core.loader_new{
-    columns = sources, transforms = transforms, batch_size = self.batch_size,
+    columns = sources, transforms = transforms, batch_size = self.part,
     drop_last = self.drop_last, num_workers = self.num_workers,
     prefetch = self.prefetch_factor, seed = self.seed, pin = self.pin,
   }
@@ -196,8 +239,8 @@ end
 local function lists_of(self, order, sizes)
   local lists, at = {}, 0
   while at < #order do
-    local size = math.min(sizes and sizes[#lists + 1] or self.batch_size, #order - at)
-    if self.drop_last and size < self.batch_size then break end
+    local size = math.min(sizes and sizes[#lists + 1] or self.part, #order - at)
+    if self.drop_last and size < self.part then break end
     lists[#lists + 1] = order:narrow(1, at + 1, size):totable()
     at = at + size
   end
@@ -207,19 +250,19 @@ end
 -- Batches of samples that Lua code makes: here, or in workers with Lua states of their own.
 local function lua_batches(self, epoch, position, order, sizes)
   local o = {
-    batch_size = self.batch_size, sizes = sizes, drop_last = self.drop_last,
-    collate = self.collate_fn, first = position,
+    batch_size = self.part, sizes = sizes, drop_last = self.drop_last,
+    collate = self.collate_fn, first = position, by_sample = self.shards ~= nil,
     draws = self.seed * 6364136223846793005 + epoch, -- any mixture that tells epochs apart
   }
   if self.num_workers > 0 then
     local job = {dataset = self.dataset, options = o, is_stream = self.is_stream, epoch = epoch,
-      skip = position * self.batch_size}
+      skip = position * self.part}
     return workers.new(job, {num_workers = self.num_workers, prefetch = self.prefetch_factor,
       pin = self.pin, first = position, lists = order and lists_of(self, order, sizes)})
   end
   o.pin = self.pin
   if self.is_stream then
-    return collate.of_stream(self.dataset, epoch, position * self.batch_size, o)
+    return collate.of_stream(self.dataset, epoch, position * self.part, o)
   end
   return collate.of_positions(self.dataset, #order > 0 and order:totable() or {}, o)
 end
@@ -231,7 +274,7 @@ local function source_of(self, epoch, position)
   if self.batch_sampler then
     order, sizes = cut_order(self, epoch, position)
   else
-    order = rest_of(order_of(self, epoch), position * self.batch_size)
+    order = rest_of(order_of(self, epoch), position * self.part)
   end
   if self.native then return native_batches(self, epoch, order, sizes) end
   return lua_batches(self, epoch, position, order, sizes)
@@ -304,11 +347,13 @@ caller.with_colon(DataLoader, "loader", "len iter finish state_dict load_state_d
 
 function DataLoader:__tostring()
   local n = self:len()
+  local shards = self.shards and (" in %d shards"):format(self.shards) or ""
   local set = getmetatable(self.dataset) and tostring(self.dataset)
     or n and ("%d samples"):format(self.n_samples or dataset.stream_length(self.dataset))
     or "a stream"
-  return ("DataLoader(%s, %sbatches%s%s%s, %d workers%s)"):format(set, n and n .. " " or "",
-    self.batch_sampler and "" or " of " .. self.batch_size, self.shuffle and ", shuffled" or "",
+  return ("DataLoader(%s, %sbatches%s%s%s%s, %d workers%s)"):format(set, n and n .. " " or "",
+    self.batch_sampler and "" or " of " .. self.batch_size, shards,
+    self.shuffle and ", shuffled" or "",
     self.drop_last and ", a short last one dropped" or "", self.num_workers,
     self.device and ", on " .. self.device or self.pin and ", pinned" or "")
 end

@@ -11,6 +11,7 @@ local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
 local collectives = require "demilune.distributed.collectives"
 local objects = require "demilune.distributed.objects"
+local shards = require "demilune.distributed.shards"
 local world = require "demilune.distributed.world"
 local Module = require "demilune.nn.module"
 
@@ -57,9 +58,9 @@ local function broadcast_all(tensors, group, root)
   end
 end
 
--- {{name, description}, ...} of the module's parameters and buffers.
-local function described(module)
-  local list = {}
+-- {shards = a text, {name, description}, ...} of the module's parameters and buffers.
+local function described(module, n_shard)
+  local list = {shards = n_shard and ("%d"):format(n_shard) or "none"}
   for name, p in module:named_parameters() do
     list[#list + 1] = {"parameter '" .. name .. "'", ("%s %s%s"):format(tostring(p.shape), p.dtype,
       p.requires_grad and "" or ", which requires no gradient")}
@@ -73,6 +74,10 @@ end
 -- Where the lists differ, in words: "parameter 'fc.weight' is {2, 3} float32 on rank 0, {2, 4}
 -- float32 on rank 1"; or nil.
 local function difference(first, own, first_rank, rank)
+  if first.shards ~= own.shards then
+    return ("shards is %s on rank %d, %s on rank %d"):format(first.shards, first_rank, own.shards,
+      rank)
+  end
   for i = 1, math.max(#first, #own) do
     local a, b = first[i], own[i]
     if not b or not a then
@@ -86,9 +91,9 @@ local function difference(first, own, first_rank, rank)
 end
 
 -- Raises on all ranks where their modules are not alike.
-local function check_alike(module, group)
+local function check_alike(module, n_shard, group)
   local first_rank = group.ranks[1]
-  local own = described(module)
+  local own = described(module, n_shard)
   local first = objects.broadcast_object(own, first_rank, group)
   local why = difference(first, own, first_rank, world.rank(NAME))
   local all = objects.all_gather_object(why or false, group)
@@ -178,7 +183,7 @@ local function finish(self)
   if done == nil then caller.raise("%s: %s", NAME, why) end
   local active = reducer:settle(self._join and self._join.by_active or false)
   local _, passes = reducer:counts()
-  if passes == 1 then arrange(self) end
+  if passes == 1 and not self._shards then arrange(self) end
   local is_due = self._every > 0 and passes % self._every == 0
   if is_due and not self._join then compare(self, passes) end
   return active
@@ -208,7 +213,8 @@ local DDP = Module:extend "DistributedDataParallel"
 parallel.DistributedDataParallel = DDP
 
 local bind = options.signature(NAME, [[module: module, *, bucket_cap_mb?: number,
-  broadcast_buffers: boolean = true, process_group?: group, check_every: integer = 1000]])
+  broadcast_buffers: boolean = true, process_group?: group, check_every: integer = 1000,
+  shards?: integer]])
 
 local function bytes_of(cap, params)
   if cap and not (cap > 0 and cap < 1e6) then
@@ -218,8 +224,15 @@ local function bytes_of(cap, params)
   return math.ceil(math.min(cap, FIRST_MIB) * MIB), math.ceil(cap * MIB)
 end
 
+-- Lets all ranks compute the same: random numbers are those of the first one.
+local function prepare_shards(group)
+  if #group.ranks == 1 then return end
+  shards.compare_processors(NAME, group)
+  core.set_rng_state(objects.broadcast_object(core.get_rng_state(), group.ranks[1], group))
+end
+
 --- DistributedDataParallel(module, {bucket_cap_mb =, broadcast_buffers =, process_group =,
---- check_every =}): all ranks make it together, of modules that are alike.
+--- check_every =, shards =}): all ranks make it together, of modules that are alike.
 ---@param module table on its device, with its dtype
 ---@param bucket_cap_mb? number MiB of a bucket; 4 by default on the CPU, 25 on a GPU
 ---@param broadcast_buffers? boolean each forward in training mode takes the first rank's buffers;
@@ -227,6 +240,8 @@ end
 ---@param process_group? demilune.Group all ranks by default
 ---@param check_every? integer backward passes between two comparisons of the parameters of all
 --- ranks; 1000 by default, 0 for none
+---@param shards? integer parts of the whole batch, for each_shard: a training has the same bits on
+--- 1, 2, 4, ... ranks, as long as they divide it; nil by default
 ---```lua
 ---dm.distributed.init_process_group()
 ---local model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
@@ -239,16 +254,18 @@ function DDP:init(...)
   local group = world.group(NAME, o.process_group)
   local params, names = trained(o.module)
   local first, others = bytes_of(o.bucket_cap_mb, params)
-  check_alike(o.module, group)
+  if o.shards then shards.check(NAME, o.shards, #group.ranks) end
+  check_alike(o.module, o.shards, group)
   local tensors = o.module:parameters()
   table.move(o.module:buffers(), 1, #o.module:buffers(), #tensors + 1, tensors)
   broadcast_all(tensors, group)
-  part_generators(group.index_of[world.rank(NAME)])
+  if o.shards then prepare_shards(group) else part_generators(group.index_of[world.rank(NAME)]) end
   self.module = o.module
   local private = {_group = group, _params = params, _names = names, _every = o.check_every,
-    _broadcasts = o.broadcast_buffers, _syncs = true, _join = false,
-    _reducer = core._reducer_new(group.index, params, first, others, caller.where(),
-      names)}
+    _broadcasts = o.broadcast_buffers and not o.shards, _syncs = true, _join = false,
+    _shards = o.shards or false, _in_shards = false,
+    _reducer = core._reducer_new(group.index, params, first, others, caller.where(), names,
+      o.shards)}
   for name, value in pairs(private) do rawset(self, name, value) end
   n_made = n_made + 1
   live[n_made] = self
@@ -273,6 +290,12 @@ local SYNC = {__close = function(scope)
   scope.ddp._reducer:pause(not scope.before)
 end}
 
+-- Raises for what has no meaning with shards.
+local function refuse_shards(self, name, hint)
+  if not self._shards then return end
+  caller.raise("%s: the model has %d shards%s", name, self._shards, hint)
+end
+
 local bind_no_sync = options.signature("no_sync", "fn?: function")
 
 --- Within it backward() adds to this rank's gradients and sends nothing; the first backward() after
@@ -282,6 +305,7 @@ local bind_no_sync = options.signature("no_sync", "fn?: function")
 ---@param fn? function
 function DDP:no_sync(...)
   local fn = bind_no_sync(...).fn
+  refuse_shards(self, "no_sync", "; hint: each_shard adds to the gradients that are there")
   local scope = setmetatable({ddp = self, before = self._syncs}, SYNC)
   self._syncs = false
   self._reducer:pause(true)
@@ -334,6 +358,8 @@ end}
 ---@param states? table[] what else the ranks then share: the optimizer, a schedule, a GradScaler
 function DDP:join(...)
   local o = bind_join(...)
+  refuse_shards(self, "join", ", and all ranks as many batches; hint: data.DataLoader(set, {shards "
+    .. "= ...})")
   if self._join then caller.raise("join: is open already") end
   for i, part in ipairs(o.states) do
     if type(part) ~= "table" or not part.load_state_dict then
@@ -358,12 +384,111 @@ local bind_hook = options.signature("register_comm_hook", "hook: string")
 ---@param hook string
 function DDP:register_comm_hook(...)
   local hook = bind_hook(...).hook
+  refuse_shards(self, "register_comm_hook", ", whose sums would be rounded on some ranks only")
   if hook ~= "none" and not dtypes.low[hook] then
     caller.raise("register_comm_hook: '%s', wanted 'none' or a float of 16 bits", hook)
   end
   self._reducer:set_wire(hook ~= "none" and hook or nil)
 end
 
-caller.with_colon(DDP, "ddp", "no_sync join register_comm_hook")
+-- ---- shards ----
+
+-- The end of an each_shard: after an error all is as it was before, but for what fn has done.
+local SHARDS = {__close = function(run, failure)
+  local ddp = run.ddp
+  ddp._in_shards = false
+  ddp._reducer:shards(false)
+  if failure == nil then return end
+  core.set_rng_state(run.rng)
+  for i, b in ipairs(run.buffers) do b:detach():copy_(run.before[i]) end
+  for i, p in ipairs(ddp._params) do p.grad = run.grads[i] end
+end}
+
+-- Takes the gradients that are there away, and notes what each shard begins with.
+local function begin_shards(self)
+  local run = setmetatable({ddp = self, rng = core.get_rng_state(), buffers = self.module:buffers(),
+    before = {}, grads = {}}, SHARDS)
+  for i, b in ipairs(run.buffers) do run.before[i] = b:detach():clone() end
+  for i, p in ipairs(self._params) do run.grads[i] = p.grad and p.grad:clone() end
+  for _, p in ipairs(self._params) do p.grad = nil end
+  self._in_shards = true
+  self._reducer:shards(true)
+  return run
+end
+
+-- Adds the gradients of before to those of this batch.
+local function add_grads(self, grads)
+  local _ <close> = core.no_grad()
+  for i, p in ipairs(self._params) do
+    local g = grads[i]
+    if g and p.grad then p.grad:detach():add_(g) -- so that the mark of a scaled loss stays
+    elseif g then p.grad = g end
+  end
+end
+
+-- Computes one shard of this rank, counted from 1 -> what fn gives as a tensor, and packed with
+-- the buffers.
+local function compute_shard(self, run, k, fn, values)
+  if k > 1 then
+    for i, b in ipairs(run.buffers) do b:detach():copy_(run.before[i]) end
+  end
+  shards.seed(run.rng, run.first + k - 1)
+  local loss = fn(table.unpack(values, 1, values.n))
+  self._reducer:end_shard()
+  if type(loss) == "number" then loss = core.tensor(loss, {dtype = "float64", device = "cpu"}) end
+  loss = core.is_tensor(loss) and loss:detach() or nil
+  return loss, shards.packed(loss, run.buffers)
+end
+
+local function check_each_shard(self, fn)
+  if not self._shards then
+    caller.raise("each_shard: the model has no shards; hint: %s(model, {shards = 4})", NAME)
+  elseif type(fn) ~= "function" then
+    caller.raise("each_shard: fn is a %s, wanted a function; hint: ddp:each_shard(fn, x, y)",
+      type(fn))
+  elseif self._in_shards then
+    caller.raise "each_shard: within another one of the same model"
+  end
+end
+
+--- Computes a batch in shards, of a model with `shards = V`: calls fn(x, y) for each of this rank's
+--- V / n shards with its part of the samples; fn runs the model, and backward() of the loss. Then
+--- the gradients are the means over all shards, in the same bits on any number of ranks. A shard
+--- has random numbers of its own, and begins with the buffers as they were before the batch; behind
+--- it they are the mean over the shards (of integers the first one's). Gradients that are there are
+--- added to.
+---@param fn fun(...): any its first result, a number or a tensor, may be the loss
+---@param ... any this rank's part of the batch (DataLoader{shards = V} gives it): tensors, which
+--- are cut along their first dim, tables of them, and other values, which all shards get
+---@return demilune.Tensor? loss the mean of what fn has returned for each shard, on all ranks
+---```lua
+---dm.distributed.init_process_group()
+---local model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1), {shards = 2})
+---local loss = model:each_shard(function(x)
+---  local loss = model(x):square():mean()
+---  loss:backward()
+---  return loss
+---end, dm.ones(8, 4))
+---dm.distributed.destroy_process_group()
+---```
+function DDP:each_shard(fn, ...)
+  check_each_shard(self, fn)
+  local group = self._group
+  local own = self._shards // #group.ranks
+  local values, samples = shards.cut(own, ...)
+  local run <close> = begin_shards(self)
+  run.first = group.index_of[world.rank "each_shard"] * own
+  local loss
+  local packed = {}
+  for k = 1, own do loss, packed[k] = compute_shard(self, run, k, fn, values[k]) end
+  finish(self)
+  loss = loss and core.empty_like(loss)
+  shards.meet(packed, self._shards, samples, group, loss, run.buffers)
+  add_grads(self, run.grads)
+  shards.go_on(run.rng)
+  return loss
+end
+
+caller.with_colon(DDP, "ddp", "no_sync join register_comm_hook each_shard")
 
 return parallel

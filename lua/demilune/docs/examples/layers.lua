@@ -909,6 +909,12 @@ return {
     model:no_sync(function() model(dm.ones(2, 4)):sum():backward() end) -- sends nothing
     model(dm.ones(2, 4)):sum():backward()
     model.module.bias.grad:item()  --> 4.0
+    local shared = nn.parallel.DistributedDataParallel(nn.Linear(4, 1), {shards = 2})
+    local loss = shared:each_shard(function(x) -- the same bits on one and two processes
+      local mean = shared(x):square():mean()
+      mean:backward()
+      return mean
+    end, dm.ones(2, 4))
     dm.distributed.destroy_process_group()]],
   ["nn.utils"] = [[
     local net = nn.Linear(4, 2)
