@@ -4,7 +4,7 @@
 local dm = require "demilune"
 local launch = require "spec.distributed.launch"
 local run_checks = require "spec.distributed.parallel"
-local nn, optim, dist = dm.nn, dm.optim, dm.distributed
+local nn, optim, data, dist = dm.nn, dm.optim, dm.data, dm.distributed
 local DDP = nn.parallel.DistributedDataParallel
 
 -- A test that takes mpirun.
@@ -167,6 +167,35 @@ describe("DistributedDataParallel in a world of one rank", function()
     ddp:each_shard(function(part) ddp(part):square():sum():backward() end, x)
   end)
 
+  it("is made by a Trainer with shards", function()
+    local set = data.TensorDataset(dm.randn(16, 2), dm.randint(2, {16}))
+    local function trainer(more)
+      local model = nn.Linear(2, 2)
+      local o = {model = model, loss = nn.CrossEntropyLoss(), verbose = false,
+        optimizer = optim.SGD(model:parameters(), {lr = 0.1})}
+      for key, value in pairs(more) do o[key] = value end
+      return dm.Trainer(o)
+    end
+    local function refuses(text, f) assert.refuses("ddp_spec.lua:%d+: Trainer" .. text, f) end
+    local loader = data.DataLoader(set, {batch_size = 8, shards = 4})
+    assert.equal(1, #trainer{shards = 4}:fit{train = loader})
+    refuses(": shards is 2, and the DistributedDataParallel has none", function()
+      trainer{shards = 2, model = DDP(nn.Linear(2, 2))}
+    end)
+    refuses(":fit: shards is 2, and train has 4; hint: data.DataLoader", function()
+      trainer{model = DDP(nn.Linear(2, 2), {shards = 2})}:fit{train = loader}
+    end)
+    refuses(":fit: train has shards = 4, and the trainer none; hint", function()
+      trainer{}:fit{train = loader}
+    end)
+    refuses(": the loss is a nil, wanted a tensor", function()
+      trainer{shards = 4, loss = function() end}:fit{train = loader}
+    end)
+    refuses(":fit: valid has shards = 4, wanted a loader without", function()
+      trainer{shards = 4}:fit{train = loader, valid = loader}
+    end)
+  end)
+
   it("refuses what has no meaning with shards", function()
     local function refuses(text, f) assert.refuses("ddp_spec.lua:%d+: " .. text, f) end
     local x = dm.ones(4, 2)
@@ -259,15 +288,24 @@ describe("DistributedDataParallel on several ranks", function()
   end)
 
   with_mpirun("has the same bits on any number of ranks, in shards", function()
+    local path = os.tmpname()
+    os.remove(path)
+    assert(os.execute("mkdir " .. path))
+    finally(function() os.execute("rm -r " .. path) end)
     local function result(n, n_shard)
-      local text, code = launch.ranks(n, "shards", n_shard)
+      local text, code = launch.ranks(n, "shards", ("%d %s"):format(n_shard, path))
       assert.equal(0, code, text)
-      return text
+      local files = launch.run(("cat %s/* | cksum"):format(path))
+      return text:gsub("warning: [^\n]*\n", ""), files
     end
     for n_shard, ranks in pairs{[8] = {2, 4, 8}, [12] = {4}} do
-      local wanted = result(1, n_shard)
-      assert.equal(14, launch.count(wanted, "float"), wanted)
-      for _, n in ipairs(ranks) do assert.equal(wanted, (result(n, n_shard))) end
+      local wanted, files = result(1, n_shard)
+      assert.equal(22, launch.count(wanted, "float"), wanted)
+      for _, n in ipairs(ranks) do
+        local text, own_files = result(n, n_shard)
+        assert.equal(wanted, text)
+        assert.equal(files, own_files)
+      end
     end
   end)
 

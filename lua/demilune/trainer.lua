@@ -17,6 +17,7 @@ local caller = require "demilune.caller"
 local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
 local amp = require "demilune.amp"
+local finish_step = require "demilune.amp.step".finish
 local metrics = require "demilune.metrics"
 local dist = require "demilune.distributed"
 local stop = require "demilune.distributed.stop"
@@ -36,6 +37,9 @@ Trainer.class = "Trainer"
 -- amp              "float16" (with a GradScaler), "bfloat16"; "float32": no autocast
 -- clip             the largest norm that gradients keep (clip_grad_norm_)
 -- accumulate       batches to a step
+-- shards           parts of the whole batch of all ranks, as of DistributedDataParallel, in which
+--                  the model is wrapped: the files and values have the same bits on any number of
+--                  ranks. The training loader has shards, too; the validation loader has none
 -- schedule         a scheduler; its step comes behind a step of the optimizer that was done, or
 --                  behind an epoch that had one: what the scaler skipped does not count
 -- batch_transform  (x, y) -> x, y of training batches, such as MixUp; the metrics get the y
@@ -62,7 +66,7 @@ local bind = options.signature("Trainer", [[*, model: module, loss?: function,
   batch_transform?: function, ema?: module, metrics: table = {}, callbacks: table = {},
   checkpoint?: string, best?: string, monitor?: string, mode: 'min'|'max' = 'min',
   patience?: integer, resume?: string|boolean, verbose: boolean = true, report?: function,
-  writer?: table, log_every: integer = 10]])
+  writer?: table, log_every: integer = 10, shards?: integer]])
 
 -- The callbacks, in the order of their calls; each gets the trainer first.
 local EVENTS = {
@@ -125,10 +129,25 @@ local function bare(model)
   return model.class == "DistributedDataParallel" and model.module or model
 end
 
+-- Makes the model one of so many shards; or takes their number from one that has them.
+local function prepare_shards(self)
+  local model = self.model
+  local is_parallel = bare(model) ~= model
+  if self.shards and is_parallel and model._shards ~= self.shards then
+    caller.raise("Trainer: shards is %d, and the DistributedDataParallel has %s", self.shards,
+      model._shards or "none")
+  elseif self.shards and not is_parallel then
+    local parallel = require "demilune.nn.parallel"
+    self.model = parallel.DistributedDataParallel(model, {shards = self.shards})
+  end
+  self.shards = self.shards or is_parallel and model._shards or nil
+end
+
 local function new(_, ...)
   local o = bind(...)
   check(o)
   local self = setmetatable(o, Trainer)
+  prepare_shards(self)
   self.verbose = self.verbose and is_first()
   local first = self.model:parameters()[1]
   self.device = self.device or first and first.device or "cpu"
@@ -183,24 +202,27 @@ local function start_metrics(self)
   return values
 end
 
+-- loss: nil where it comes by itself.
 local function update_metrics(values, y, loss, scores)
   for name, metric in pairs(values) do
     if name == "loss" then
-      metric:update(loss:detach())
+      if loss then metric:update(loss:detach()) end
     elseif scores then
       metric:update(scores:detach(), y)
     end
   end
 end
 
--- The ranks compute them in one order, that of the names.
-local function compute_metrics(values, prefix, out)
+-- The ranks compute them in one order, that of the names. The loss of shards is that of all
+-- ranks already.
+local function compute_metrics(self, values, prefix, out)
   local names = {}
   for name in pairs(values) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do
     local metric = values[name]
-    if n_ranks() > 1 and metric.all_reduce then metric = metric:all_reduce() end
+    local is_whole = self.shards and name == "loss"
+    if n_ranks() > 1 and metric.all_reduce and not is_whole then metric = metric:all_reduce() end
     out[prefix .. name] = metric:compute()
   end
   return out
@@ -248,15 +270,49 @@ local function save_stopped(self)
     self.steps))
 end
 
--- -> whether a step was done.
-local function train_batch(self, values, group, x, y, ...)
-  local _ <close> = core.scope()
+-- The loss of a training batch and its scores, and the labels for the metrics.
+local function compute_batch(self, x, y, ...)
   local labels = y
   if self.batch_transform then x, y = self.batch_transform(x, y) end
   local loss, scores = losses_of(self, self.model, x, y, ...)
+  return loss, scores, labels
+end
+
+-- Computes a batch and steps, at the last one of a group -> whether it stepped, and the loss.
+local function step_batch(self, values, group, ...)
+  local loss, scores, labels = compute_batch(self, ...)
   local stepped = amp.step{loss = loss, optimizer = self.optimizer, scaler = self.scaler,
     max_norm = self.clip, accumulate = group}
   update_metrics(values, labels, loss, scores)
+  return stepped, loss
+end
+
+-- The same in shards.
+local function step_shards(self, values, group, ...)
+  local loss = self.model:each_shard(function(...)
+    local _ <close> = core.scope()
+    local loss, scores, labels = compute_batch(self, ...)
+    if not core.is_tensor(loss) then
+      caller.raise("Trainer: the loss is a %s, wanted a tensor", type(loss))
+    end
+    self.scaler:scale(loss / group):backward()
+    update_metrics(values, labels, nil, scores)
+    return core.keep(loss:detach())
+  end, ...)
+  values.loss:update(loss)
+  self.passes = self.passes + 1
+  if self.passes < group then return false, loss end
+  self.passes = 0
+  finish_step{optimizers = {self.optimizer}, max_norm = self.clip,
+    scaler = self.scaler:is_enabled() and self.scaler or nil}
+  return true, loss
+end
+
+-- -> whether a step was done.
+local function train_batch(self, values, group, x, y, ...)
+  local _ <close> = core.scope()
+  local run = self.shards and step_shards or step_batch
+  local stepped, loss = run(self, values, group, x, y, ...)
   if self.log then self.log:batch(#x) end
   if stepped then
     self.steps = self.steps + 1
@@ -275,7 +331,7 @@ local function train_epoch(self, loader, epochs)
   local values, total, n = start_metrics(self), loader.len and loader:len() or nil, 0
   if self.log then self.log:begin() end
   begin_steps(self)
-  self.is_amid = true
+  self.is_amid, self.passes = true, 0
   local batches = self.verbose and progress or function(over) return over:iter() end
   for i, x, y, z in batches(loader, {desc = ("epoch %d/%d"):format(self.epoch, epochs)}) do
     local stepped = train_batch(self, values, group_size(self, i, total),
@@ -290,7 +346,7 @@ local function train_epoch(self, loader, epochs)
     end
   end
   self.is_amid = false
-  return compute_metrics(values, "train_", {}), n
+  return compute_metrics(self, values, "train_", {}), n
 end
 
 -- Whether this rank evaluates batch i. Of a loader whose sampler has given each rank its share it
@@ -301,6 +357,21 @@ local function is_mine(loader, i)
   return (i - 1) % n_ranks() == dist.get_rank()
 end
 
+-- Counts the losses of all ranks' batches in the order of the batches, whoever has computed them:
+-- {[i] = loss} of this rank.
+local function count_in_order(values, losses)
+  local n, order, all = n_ranks(), {}, {}
+  for i, loss in pairs(losses) do losses[i] = loss:item() end
+  for rank, part in ipairs(n > 1 and dist.all_gather_object(losses) or {losses}) do
+    for i, loss in pairs(part) do
+      local key = i * n + rank
+      order[#order + 1], all[key] = key, loss
+    end
+  end
+  table.sort(order)
+  for _, key in ipairs(order) do values.loss:update(all[key]) end
+end
+
 --- The loss and the metrics over the batches of a loader, in eval mode and without gradients;
 --- of `ema`, where there is one. The mode of each module is as before afterwards. Several ranks
 --- share the batches of an ordinary loader, so that each sample counts once.
@@ -309,6 +380,7 @@ end
 ---@return table values {loss =, and each metric}
 function Trainer:evaluate(loader, prefix)
   local model, values, training = self.ema or self.model, start_metrics(self), {}
+  local losses = {}
   for _, module in model:named_modules() do training[module] = module.training end
   model:eval()
   core.no_grad(function()
@@ -316,12 +388,15 @@ function Trainer:evaluate(loader, prefix)
       if is_mine(loader, i) then
         local _ <close> = core.scope()
         x, y, z = moved(self.device, x, y, z)
-        update_metrics(values, y, losses_of(self, model, x, y, z))
+        local loss, scores = losses_of(self, model, x, y, z)
+        if self.shards then loss, losses[i] = nil, core.keep(loss:detach()) end
+        update_metrics(values, y, loss, scores)
       end
     end
   end)
+  if self.shards then count_in_order(values, losses) end
   for module, mode in pairs(training) do module.training = mode end
-  return compute_metrics(values, prefix or "", {})
+  return compute_metrics(self, values, prefix or "", {})
 end
 
 -- ---- state ----
@@ -334,15 +409,16 @@ local function part_of(self, name)
   return name == "model" and bare(self.model) or self[name]
 end
 
--- The states of the ranks' generators, in their order.
-local function generators()
+-- The states of the ranks' generators, in their order; of shards the one of all.
+local function generators(self)
   local own = core.get_rng_state()
-  return n_ranks() > 1 and dist.all_gather_object(own) or {own}
+  return n_ranks() > 1 and not self.shards and dist.all_gather_object(own) or {own}
 end
 
 -- Goes on with this rank's numbers; with those of the first rank where there were not so many.
-local function set_generator(states)
-  core.set_rng_state(states[n_ranks() > 1 and dist.get_rank() + 1 or 1] or states[1])
+local function set_generator(self, states)
+  local is_own = n_ranks() > 1 and not self.shards
+  core.set_rng_state(states[is_own and dist.get_rank() + 1 or 1] or states[1])
 end
 
 -- Writes the state, on the first rank; all ranks raise where that fails.
@@ -362,7 +438,7 @@ end
 function Trainer:save(path)
   local done = self.is_amid and self.epoch - 1 or self.epoch
   local state = {epoch = done, steps = self.steps, history = self.history,
-    best_value = self.best_value, stalled = self.stalled, rng = generators()}
+    best_value = self.best_value, stalled = self.stalled, rng = generators(self)}
   if self.is_amid then
     local steps, skipped = steps_of_epoch(self)
     state.before = {steps = steps, skipped = skipped}
@@ -391,7 +467,7 @@ function Trainer:load(path)
   self.epoch, self.steps, self.history = state.epoch, state.steps, state.history
   self.best_value, self.stalled = state.best_value, state.stalled
   self.loader_state, self.before = state.loader, state.before
-  set_generator(state.rng.seed and {state.rng} or state.rng)
+  set_generator(self, state.rng.seed and {state.rng} or state.rng)
 end
 
 -- ---- the loop ----
@@ -501,9 +577,24 @@ local function check_monitor(self, has_valid)
     near and ("; did you mean '%s'?"):format(near) or "")
 end
 
+-- Raises where a loader deals out other shards than the model has.
+local function check_shards(self, o)
+  local train, valid = o.train, o.valid
+  if self.shards and train.shards ~= self.shards and not train.batch_sampler then
+    caller.raise("Trainer:fit: shards is %d, and train has %s; hint: data.DataLoader(set, "
+      .. "{batch_size = 64, shards = %d})", self.shards, train.shards or "none", self.shards)
+  elseif train.shards and not self.shards then
+    caller.raise("Trainer:fit: train has shards = %d, and the trainer none; hint: "
+      .. "dm.Trainer{shards = %d}", train.shards, train.shards)
+  elseif valid and valid.shards then
+    caller.raise("Trainer:fit: valid has shards = %d, wanted a loader without: the ranks share its "
+      .. "batches", valid.shards)
+  end
+end
+
 -- Says what several ranks would do that nobody means.
 local function warn_of_ranks(self, loader)
-  if n_ranks() == 1 or not is_first() then return end
+  if n_ranks() == 1 or not is_first() or self.shards then return end
   if bare(self.model) == self.model then
     caller.warn("Trainer: %d ranks train a model each; hint: nn.parallel.DistributedDataParallel",
       n_ranks())
@@ -525,6 +616,7 @@ function Trainer:fit(...)
   check_loader("train", o.train)
   if o.valid then check_loader("valid", o.valid) end
   check_monitor(self, o.valid ~= nil)
+  check_shards(self, o)
   warn_of_ranks(self, o.train)
   self.train_loader = o.train
   if self.loader_state and o.train.load_state_dict then

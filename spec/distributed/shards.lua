@@ -1,6 +1,6 @@
 -- Trainings in shards, on any number of ranks: prints digests of all that they give, which have to
 -- be the same for each number. Results are compared with those of the whole batch as well.
--- `mpirun -n 2 lua5.4 spec/distributed/shards.lua 8`, the number of shards.
+-- `mpirun -n 2 lua5.4 spec/distributed/shards.lua 8 [FOLDER]`: shards, where a Trainer saves.
 
 local core = require "demilune.core"
 core._test.without_cuda()
@@ -11,7 +11,7 @@ local mse = nn.functional.mse_loss
 
 dist.init_process_group{timeout = 60}
 local rank, n = dist.get_rank(), dist.get_world_size()
-local V = math.tointeger(tonumber(arg[1]))
+local V, folder = math.tointeger(tonumber(arg[1])), arg[2]
 
 local function say(...)
   if rank == 0 then print(...) end
@@ -134,6 +134,30 @@ local function train(what, make, make_optimizer, dtype)
   if module.never then assert(module.never.weight.grad == nil, "nobody has used it") end
 end
 
+-- ---- a Trainer and its file ----
+
+local function check_trainer(dtype, accumulate)
+  dm.manual_seed(7)
+  local x = dm.randn(102, 6)
+  local y = x:select(2, 1):gt(0):to "int64" + 1
+  local set = data.TensorDataset(x, y)
+  local model = nn.Sequential{nn.Linear(6, 8), nn.LayerNorm(8), nn.Dropout(0.2), nn.Linear(8, 2)}
+  local optimizer = optim.AdamW(model:parameters(), {lr = 0.01})
+  local path = ("%s/%s-%d.safetensors"):format(folder, dtype, accumulate)
+  local trainer = dm.Trainer{model = model, shards = V, loss = nn.CrossEntropyLoss(),
+    optimizer = optimizer, amp = dtype, accumulate = accumulate, clip = 0.5, checkpoint = path,
+    metrics = {accuracy = dm.metrics.Accuracy()}, verbose = false,
+    ema = optim.swa_utils.AveragedModel(model, {decay = 0.9}),
+    batch_transform = function(a, b) return a + dm.randn(#a, 6) * 0.1, b end,
+    schedule = optim.lr_scheduler.OneCycleLR(optimizer, 0.01, {total_steps = 20})}
+  assert(trainer.shards == V and trainer.model.class == "DistributedDataParallel")
+  local values = trainer:fit{train = data.DataLoader(set, {batch_size = 2 * V, shuffle = true,
+    shards = V}), valid = data.DataLoader(set, {batch_size = 7}), epochs = 2}[2]
+  say(dtype, accumulate, ("%.17g %.17g %.17g"):format(values.train_loss, values.valid_loss,
+    values.train_accuracy))
+  show_state(dtype, model)
+end
+
 check_gradient()
 local function adam(params) return optim.AdamW(params, {lr = 0.01}) end
 local function sgd(params) return optim.SGD(params, {lr = 0.1, momentum = 0.9}) end
@@ -142,6 +166,10 @@ for _, dtype in ipairs{"float32", "bfloat16", "float16"} do
   train("tokens", tokens, sgd, dtype)
 end
 train("kinds", kinds, sgd, "float32")
+if folder then
+  for _, dtype in ipairs{"float32", "bfloat16", "float16"} do check_trainer(dtype, 1) end
+  check_trainer("float16", 3)
+end
 
 -- ---- a loader ----
 

@@ -40,31 +40,9 @@ local function parameters_of(optimizers)
   return all
 end
 
---- amp.step{loss = , optimizer = , scaler = , max_norm = , accumulate = ,
---- parameters = }: backward from the loss, and the step. optimizer: one, or an
---- array that the loss reaches. scaler: nil, or one that is off (bfloat16), is
---- plain training. max_norm: the norm of the gradients of `parameters` (default:
---- all of the optimizers') is held there. accumulate = n: the loss is divided by
---- n, and only each n-th call steps; the others leave the gradients to be added to, and those of
---- a DistributedDataParallel are averaged at the n-th alone.
---- Returns whether this call stepped, and the norm before clipping (a tensor, or
---- nil). It waits for nothing, so a step that the scaler skips counts as stepped:
---- scaler:stepped(optimizer) tells whether it was.
-function step.step(...)
-  local o = read(...)
-  local scaler, optimizers, n = o.scaler, o.optimizers, o.accumulate
-  local loss = n > 1 and o.loss / n or o.loss
-  if scaler then loss = scaler:scale(loss) end
-  local first = optimizers[1]
-  local done = (passes[first] or 0) + 1
-  if done < n then
-    local _ <close> = pause() -- processes average the gradients of the last pass
-    loss:backward()
-    passes[first] = done
-    return false
-  end
-  loss:backward()
-  passes[first] = nil
+-- Clips the gradients that are there, and steps -> the norm before, or nil. o: what read() gives.
+function step.finish(o)
+  local scaler, optimizers = o.scaler, o.optimizers
   local norm
   if o.max_norm then
     if scaler then
@@ -77,7 +55,35 @@ function step.step(...)
   end
   if scaler then scaler:update() end
   for _, optimizer in ipairs(optimizers) do optimizer:zero_grad() end
-  return true, norm
+  return norm
+end
+
+--- amp.step{loss = , optimizer = , scaler = , max_norm = , accumulate = ,
+--- parameters = }: backward from the loss, and the step. optimizer: one, or an
+--- array that the loss reaches. scaler: nil, or one that is off (bfloat16), is
+--- plain training. max_norm: the norm of the gradients of `parameters` (default:
+--- all of the optimizers') is held there. accumulate = n: the loss is divided by
+--- n, and only each n-th call steps; the others leave the gradients to be added to, and those of
+--- a DistributedDataParallel are averaged at the n-th alone.
+--- Returns whether this call stepped, and the norm before clipping (a tensor, or
+--- nil). It waits for nothing, so a step that the scaler skips counts as stepped:
+--- scaler:stepped(optimizer) tells whether it was.
+function step.step(...)
+  local o = read(...)
+  local scaler, n = o.scaler, o.accumulate
+  local loss = n > 1 and o.loss / n or o.loss
+  if scaler then loss = scaler:scale(loss) end
+  local first = o.optimizers[1]
+  local done = (passes[first] or 0) + 1
+  if done < n then
+    local _ <close> = pause() -- processes average the gradients of the last pass
+    loss:backward()
+    passes[first] = done
+    return false
+  end
+  loss:backward()
+  passes[first] = nil
+  return true, step.finish(o)
 end
 
 return step
