@@ -286,10 +286,45 @@ describe("fashion_mnist:", function()
       assert.equal(1, #numbers(text, "train loss"))
     end
     local none = folder .. "/none.safetensors"
+    has(run("fashion_mnist.lua", "--data", folder, "--batch", "8", "--epochs", "1", "--resume",
+      "auto", "--save", none), "epoch 1: train loss")
+    has(run("fashion_mnist.lua", "--data", folder, "--batch", "8", "--epochs", "1", "--resume",
+      "auto", "--save", none), "resumed " .. none .. " after epoch 1")
+    os.remove(none)
     local text, good = try("fashion_mnist.lua", "--data", folder, "--resume", none)
     assert.is_falsy(good)
     assert.equal(
       ("--resume: load: cannot open '%s': No such file or directory\n"):format(none), text)
+    os.execute("rm -rf " .. folder)
+  end)
+
+  it("saves the same bytes on any number of processes, in shards", function()
+    if launch.missing or here.type ~= "cpu" then
+      return pending(launch.missing or "several processes are tested on the CPU")
+    end
+    local folder = image_folder()
+    for _, dtype in ipairs{"bfloat16", "float16"} do
+      local texts, files = {}, {}
+      for i, n in ipairs{1, 2, 4} do
+        local saved = ("%s/%d.safetensors"):format(folder, n)
+        local text, code = launch.ranks(n, "../../scripts/fashion_mnist",
+          ("--data %s --batch 16 --epochs 2 --shards 4 --dtype %s --save %s"):format(folder, dtype,
+            saved))
+        assert.equal(0, code, text)
+        texts[i] = table.concat(numbers(text, "train loss"), " ") .. " "
+          .. table.concat(numbers(text, "test accuracy"), " ")
+        local file <close> = assert(io.open(saved, "rb"))
+        files[i] = file:read "a"
+      end
+      assert.is_true(#files[1] > 1e5)
+      for i = 2, 3 do
+        assert.equal(texts[1], texts[i])
+        assert.is_true(files[1] == files[i], dtype)
+      end
+    end
+    local text, good = try("fashion_mnist.lua", "--data", folder, "--batch", "16", "--shards", "3")
+    assert.is_falsy(good)
+    has(text, "batch_size is 16, the whole batch, wanted a multiple of shards = 3")
     os.execute("rm -rf " .. folder)
   end)
 end)

@@ -68,9 +68,14 @@ function command_line.stop(message)
   os.exit(1, true)
 end
 
--- Goes on from the checkpoint at `path`, where one is named. A checkpoint that cannot be read ends
--- the program.
+-- Goes on from the checkpoint at `path`, where one is named; "auto" is the file that the trainer
+-- saves, where it is there already. A checkpoint that cannot be read ends the program.
 function command_line.resume(trainer, path)
+  if path == "auto" then
+    local file = io.open(trainer.checkpoint)
+    path = file and trainer.checkpoint
+    if file then file:close() end
+  end
   if not path then return end
   local ok, problem = pcall(trainer.load, trainer, path)
   if not ok then
