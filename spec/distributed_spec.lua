@@ -209,10 +209,59 @@ describe("several ranks", function()
     assert.equal(2, told(text, "3 4 of a"), text)
     for arguments, words in pairs{["-n 0 x.lua"] = "-n 0, wanted a number of processes",
       ["-n"] = "-n wants a value", ["-n 2"] = "-n 2 wants a script",
-      ["--hosts a x.lua"] = "--hosts goes with -n"} do
+      ["--hosts a x.lua"] = "--hosts goes with -n",
+      ["--restarts 2 x.lua"] = "--restarts goes with -n",
+      ["-n 2 --restarts x y.lua"] = "--restarts x, wanted a number",
+      ["-n 2 --at-least 1 x.lua"] = "--at-least goes with --restarts",
+      ["-n 2 --restarts 1 --at-least 3 x.lua"] = "--at-least 3, wanted a number of processes, at "
+        .. "most 2"} do
       text, code = run("scripts/run " .. arguments)
       assert.equal(2, code)
       assert.matches(words, text, 1, true)
     end
+  end)
+
+  with_mpirun("are started again after one is killed, and end in the same bits", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    assert(os.execute("mkdir " .. folder))
+    finally(function() os.execute("rm -r " .. folder) end)
+    local function train(options, file, killed)
+      local command = "env -u LUA_PATH -u LUA_CPATH scripts/run %s spec/distributed/restarts.lua "
+        .. "%s/%s %s"
+      return run(command:format(options, folder, file, killed or ""))
+    end
+    assert.equal(0, select(2, train("-n 1", "undisturbed")))
+    for file, case in pairs{fewer = {"--at-least 2", 2}, all = {"", 4}} do
+      local text, code = train("-n 4 --restarts 3 " .. case[1], file, 1)
+      assert.equal(0, code, text)
+      assert.matches("the job has ended with 137; restart 1 of 3, on " .. case[2], text)
+      local from = text:match "killed: (%S+)"
+      local on, to = text:match "start 1 on (%d) ranks at step 9: (%S+)"
+      assert.equal(case[2], tonumber(on), text)
+      assert.is_true(to - from < 30, text) -- some 2 s where nothing else runs
+      assert.is_true((os.execute(("cmp %s/undisturbed %s/%s"):format(folder, folder, file))))
+    end
+  end)
+
+  with_mpirun("are started as often as scripts/run says, and never after a signal", function()
+    local program = os.tmpname()
+    finally(function() os.remove(program) end)
+    local file <close> = assert(io.open(program, "w"))
+    file:write [[
+      print("begin " .. os.getenv "DEMILUNE_RESTART")
+      io.stdout:flush()
+      local from = os.time()
+      while arg[1] == "wait" and os.time() - from < 60 do end
+      os.exit(3)]]
+    file:close()
+    local text, code = run("env -u LUA_PATH -u LUA_CPATH scripts/run -n 1 --restarts 2 " .. program)
+    assert.equal(3, code, text)
+    assert.equal(3, count(text, "begin %d"), text)
+    local seconds
+    text, code, seconds = run("timeout -s TERM 6 env -u LUA_PATH -u LUA_CPATH scripts/run -n 1 "
+      .. "--restarts 2 " .. program .. " wait")
+    assert.is_true(code ~= 0 and seconds < 30, text)
+    assert.is_true(count(text, "begin %d") <= 1, text) -- 0 where 6 s are too few to begin
   end)
 end)
