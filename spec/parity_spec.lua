@@ -279,10 +279,6 @@ local ABSENT = {
     ["dm.func"] = [[
       debug_unwrap functionalize linearize rearrange replace_all_batch_norm_modules_]],
   },
-  ["one process drives one device"] = {
-    ["dm.nn"] = [[
-      DataParallel]],
-  },
   ["no class of its own: buffers by register_buffer, cells and recurrent layers by name"] = {
     ["dm.nn"] = [[
       Buffer RNNBase RNNCellBase]],

@@ -29,6 +29,7 @@ local CLASSES = {
     TransformerEncoder TransformerEncoderLayer]],
   adaptive = [[AdaptiveLogSoftmaxWithLoss]],
   sync_norm = [[SyncBatchNorm]],
+  data_parallel = [[DataParallel]],
   lazy = [[LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d LazyConv1d LazyConv2d LazyConv3d
     LazyConvTranspose1d LazyConvTranspose2d LazyConvTranspose3d LazyInstanceNorm1d
     LazyInstanceNorm2d LazyInstanceNorm3d LazyLinear]],

@@ -262,6 +262,10 @@ return {
     local scores = dm.tensor{{2.0, 0.0, 0.0}, {0.0, 3.0, 0.0}} -- (N, classes)
     nn.CrossEntropyLoss()(scores, dm.tensor{1, 2})  --> 0.1672
     nn.CrossEntropyLoss{label_smoothing = 0.1}(scores, dm.tensor{1, 2})  --> 0.3338]],
+  ["nn.DataParallel"] = [[
+    local model = nn.DataParallel(nn.Linear(4, 2), {device_ids = {}})   -- all GPUs by default
+    model(dm.randn(6, 4)).shape  --> {6, 2}
+    model.module.weight.shape    --> {2, 4}]],
   ["nn.Dropout"] = [[
     local drop = nn.Dropout(0.5)
     drop(dm.ones(2, 3)).shape  --> {2, 3}
