@@ -9,6 +9,7 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
+local check_alike = require "demilune.distributed.alike"
 local collectives = require "demilune.distributed.collectives"
 local objects = require "demilune.distributed.objects"
 local shards = require "demilune.distributed.shards"
@@ -58,9 +59,9 @@ local function broadcast_all(tensors, group, root)
   end
 end
 
--- {shards = a text, {name, description}, ...} of the module's parameters and buffers.
+-- {{name, description}, ...} of the number of shards and the module's parameters and buffers.
 local function described(module, n_shard)
-  local list = {shards = n_shard and ("%d"):format(n_shard) or "none"}
+  local list = {{"shards", n_shard and ("%d"):format(n_shard) or "none"}}
   for name, p in module:named_parameters() do
     list[#list + 1] = {"parameter '" .. name .. "'", ("%s %s%s"):format(tostring(p.shape), p.dtype,
       p.requires_grad and "" or ", which requires no gradient")}
@@ -69,37 +70,6 @@ local function described(module, n_shard)
     list[#list + 1] = {"buffer '" .. name .. "'", ("%s %s"):format(tostring(b.shape), b.dtype)}
   end
   return list
-end
-
--- Where the lists differ, in words: "parameter 'fc.weight' is {2, 3} float32 on rank 0, {2, 4}
--- float32 on rank 1"; or nil.
-local function difference(first, own, first_rank, rank)
-  if first.shards ~= own.shards then
-    return ("shards is %s on rank %d, %s on rank %d"):format(first.shards, first_rank, own.shards,
-      rank)
-  end
-  for i = 1, math.max(#first, #own) do
-    local a, b = first[i], own[i]
-    if not b or not a then
-      return ("%s is on rank %d only"):format((a or b)[1], a and first_rank or rank)
-    elseif a[1] ~= b[1] then
-      return ("number %d is %s on rank %d, %s on rank %d"):format(i, a[1], first_rank, b[1], rank)
-    elseif a[2] ~= b[2] then
-      return ("%s is %s on rank %d, %s on rank %d"):format(a[1], a[2], first_rank, b[2], rank)
-    end
-  end
-end
-
--- Raises on all ranks where their modules are not alike.
-local function check_alike(module, n_shard, group)
-  local first_rank = group.ranks[1]
-  local own = described(module, n_shard)
-  local first = objects.broadcast_object(own, first_rank, group)
-  local why = difference(first, own, first_rank, world.rank(NAME))
-  local all = objects.all_gather_object(why or false, group)
-  for i = 1, #group.ranks do
-    if all[i] then caller.raise("%s: the ranks' modules differ: %s", NAME, all[i]) end
-  end
 end
 
 -- Parameter -> the DistributedDataParallel to which it belongs.
@@ -255,7 +225,7 @@ function DDP:init(...)
   local params, names = trained(o.module)
   local first, others = bytes_of(o.bucket_cap_mb, params)
   if o.shards then shards.check(NAME, o.shards, #group.ranks) end
-  check_alike(o.module, o.shards, group)
+  check_alike(NAME, "modules", described(o.module, o.shards), group)
   local tensors = o.module:parameters()
   table.move(o.module:buffers(), 1, #o.module:buffers(), #tensors + 1, tensors)
   broadcast_all(tensors, group)
