@@ -48,7 +48,7 @@ local MODULES = {
 }
 -- Names that their modules load when they are asked for.
 local LATE = {
-  optim = "LBFGS Muon Adafactor LAMB",
+  optim = "LBFGS Muon Adafactor LAMB ZeroRedundancyOptimizer",
   ["optim.lr_scheduler"] = "ReduceLROnPlateau SequentialLR ChainedScheduler",
   amp = "autocast GradScaler step custom_fwd custom_bwd register report memory initialize "
     .. "scale_loss loss_scalers",

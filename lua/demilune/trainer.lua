@@ -445,7 +445,8 @@ function Trainer:save(path)
   end
   for _, name in ipairs(PARTS) do
     local part = part_of(self, name)
-    state[name] = part and part:state_dict()
+    if part and part.consolidate_state_dict then part:consolidate_state_dict(0) end
+    state[name] = part and is_first() and part:state_dict()
   end
   state.loader = self.train_loader and self.train_loader.state_dict
     and self.train_loader:state_dict() or nil

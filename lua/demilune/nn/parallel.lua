@@ -59,9 +59,9 @@ local function broadcast_all(tensors, group, root)
   end
 end
 
--- {{name, description}, ...} of the number of shards and the module's parameters and buffers.
-local function described(module, n_shard)
-  local list = {{"shards", n_shard and ("%d"):format(n_shard) or "none"}}
+-- {{name, description}, ...} of the module's parameters and buffers.
+local function described(module)
+  local list = {}
   for name, p in module:named_parameters() do
     list[#list + 1] = {"parameter '" .. name .. "'", ("%s %s%s"):format(tostring(p.shape), p.dtype,
       p.requires_grad and "" or ", which requires no gradient")}
@@ -225,7 +225,8 @@ function DDP:init(...)
   local params, names = trained(o.module)
   local first, others = bytes_of(o.bucket_cap_mb, params)
   if o.shards then shards.check(NAME, o.shards, #group.ranks) end
-  check_alike(NAME, "modules", described(o.module, o.shards), group)
+  check_alike(NAME, "shards", {{"shards", o.shards and ("%d"):format(o.shards) or "none"}}, group)
+  check_alike(NAME, "modules", described(o.module), group)
   local tensors = o.module:parameters()
   table.move(o.module:buffers(), 1, #o.module:buffers(), #tensors + 1, tensors)
   broadcast_all(tensors, group)
@@ -335,6 +336,9 @@ function DDP:join(...)
     if type(part) ~= "table" or not part.load_state_dict then
       caller.raise("join: element %d of states is a %s, wanted an optimizer or the like", i,
         type(part))
+    elseif part.consolidate_state_dict and #self._group.ranks > 1 then
+      caller.raise("join: element %d of states is a %s, whose steps all ranks make together; hint: "
+        .. "as many batches on all ranks, as data.DistributedSampler gives", i, part.class)
     end
   end
   local scope = setmetatable({ddp = self, states = o.states}, JOIN)

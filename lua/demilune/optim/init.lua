@@ -15,5 +15,6 @@ return late.extend(optim, {
 }, {
   LBFGS = "demilune.optim.lbfgs",
   Muon = "demilune.optim.muon",
+  ZeroRedundancyOptimizer = "demilune.optim.zero",
   swa_utils = "demilune.optim.swa_utils",
 })

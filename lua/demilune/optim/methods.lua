@@ -89,6 +89,7 @@ end
 local function add(name, row)
   local class = Optimizer.extend(name, row.options .. COMMON)
   class.takes_found_inf = true
+  class.by_element = true
   class.initial = row.initial or {}
   class.counters = {step = "float32"}
   for _, number in ipairs(row.numbers or {}) do class.counters[number] = "float64" end

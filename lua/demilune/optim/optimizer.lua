@@ -4,7 +4,8 @@
 -- nothing where found_inf (nil, or a tensor) is not 0; a GradScaler then need not
 -- read it. class.counters names the state that is one number a parameter, and its dtype:
 -- tensors on the parameter's device, as the host does not know which steps were skipped.
--- class.reduced names the buffers that do not have their parameter's shape.
+-- class.reduced names the buffers that do not have their parameter's shape. class.by_element = true
+-- says that a step takes each element by itself, so that ranks may share a parameter.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -238,7 +239,8 @@ function Optimizer:state_dict()
   return shown(saved)
 end
 
-local function check_saved(self, saved)
+-- Raises where a saved state is not one of these groups of parameters.
+function Optimizer:_check_saved(saved)
   local name = self.class
   if type(saved) ~= "table" or type(saved.param_groups) ~= "table"
     or type(saved.state) ~= "table" then
@@ -281,7 +283,7 @@ end
 -- Copies the state to the parameters' devices; buffers take their parameter's dtype,
 -- or float32 where it has a master; counters keep theirs, and may be numbers.
 function Optimizer:load_state_dict(saved)
-  check_saved(self, saved)
+  self:_check_saved(saved)
   local _ <close> = core.no_grad()
   local state = {}
   for g, group in ipairs(self.param_groups) do

@@ -904,6 +904,15 @@ return {
     local optimizer = optim.SGD({w}, {lr = 0.1, momentum = 0.9})   -- or model:parameters()
     w:sum():backward(); optimizer:step()
     w  --> {0.9, 0.9}]],
+  ["optim.ZeroRedundancyOptimizer"] = [[
+    dm.distributed.init_process_group()
+    local model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1, {bias = false}))
+    local optimizer = optim.ZeroRedundancyOptimizer(model:parameters(),
+      {optimizer_class = optim.Adam, lr = 0.01})   -- each rank keeps its share of the state
+    model(dm.ones(2, 4)):sum():backward(); optimizer:step()
+    optimizer:consolidate_state_dict()             -- to rank 0, which may save it
+    optimizer:state_dict().state[1].exp_avg.shape  --> {1, 4}
+    dm.distributed.destroy_process_group()]],
   ["optim.lr_scheduler"] = [[
     local optimizer = optim.SGD(nn.Linear(4, 2):parameters(), {lr = 1})
     local scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)

@@ -1,0 +1,347 @@
+-- optim.ZeroRedundancyOptimizer: each rank keeps the optimizer's state of its share of the
+-- parameters and updates those, then all ranks get the new values (torch.distributed.optim's name
+-- and arguments).
+-- S. Rajbhandari et al. 2020, ZeRO: memory optimizations toward training trillion parameter models:
+-- its first stage.
+--
+-- `whole` is the optimizer that one process would have. Its groups are the public ones, and its
+-- state stays empty, but for what consolidate_state_dict brings. `optim` is of the same class: its
+-- parameters are this rank's pieces, its groups have the options of the public ones. With one rank
+-- both are the same.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+local check_alike = require "demilune.distributed.alike"
+local collectives = require "demilune.distributed.collectives"
+local objects = require "demilune.distributed.objects"
+local partition = require "demilune.distributed.partition"
+local shard = require "demilune.distributed.shard"
+local world = require "demilune.distributed.world"
+local Optimizer = require "demilune.optim.optimizer"
+
+local NAME = "ZeroRedundancyOptimizer"
+
+--- An optimizer of the class optimizer_class, whose state is divided among the ranks: each keeps,
+--- and steps, its share of the parameters' elements, then all get the new values. The weights have
+--- the bits that the optimizer itself would give them, on any number of ranks. Classes that look at
+--- whole matrices or norms (Muon, LAMB, Adafactor, and classes of your own) share whole parameters
+--- instead. All ranks make it, and step, together; gradients are those of the whole batch on all of
+--- them, as DistributedDataParallel leaves them. Further options are those of the class:
+--- ZeroRedundancyOptimizer(model:parameters(), {optimizer_class = optim.Adam, lr = 1e-3}).
+--- process_group: all ranks by default. parameters_as_bucket_view and overlap_with_ddp are
+--- PyTorch's choices of an implementation, and change nothing.
+local ZeroRedundancyOptimizer = Optimizer.extend("ZeroRedundancyOptimizer",
+  [[optimizer_class: optimizer_class, process_group?: group, *,
+  parameters_as_bucket_view: boolean = false, overlap_with_ddp: boolean = false]])
+ZeroRedundancyOptimizer.takes_found_inf = true
+
+-- ---- construction ----
+
+local OWN = {params = true, optimizer_class = true, process_group = true,
+  parameters_as_bucket_view = true, overlap_with_ddp = true}
+
+-- Whether v is a class that optim.Optimizer has extended, and no object of one.
+local function is_class(v)
+  return type(v) == "table" and type(v._check_saved) == "function" and v.param_groups == nil
+end
+
+options.kind("optimizer_class", is_class, "a class such as optim.Adam")
+
+-- The arguments of this class by name, and those that are the optimizer's: the named ones that are
+-- not of this class.
+local function read(...)
+  local args, rest = table.pack(...), {}
+  local last = args[args.n]
+  local is_named = type(last) == "table" and getmetatable(last) == nil and #last == 0
+  if is_named and (last.optimizer_class ~= nil or args.n > 1 and is_class(args[2])) then
+    local own = {}
+    for key, value in pairs(last) do
+      if OWN[key] then own[key] = value else rest[key] = value end
+    end
+    args[args.n] = own
+  end
+  return ZeroRedundancyOptimizer.bind(table.unpack(args, 1, args.n)), rest
+end
+
+-- {{name, description}, ...} of the parameters of all groups.
+local function described(groups)
+  local list = {}
+  for g, group in ipairs(groups) do
+    for i, p in ipairs(group.params) do
+      list[#list + 1] = {("parameter %d of group %d"):format(i, g), ("%s %s%s%s"):format(
+        tostring(p.shape), p.dtype, p.requires_grad and "" or ", which requires no gradient",
+        p:is_contiguous() and "" or ", which is not contiguous")}
+    end
+  end
+  return list
+end
+
+-- Divides a group of `whole` among the ranks: the group of this rank's pieces goes to `optim`.
+local function divide(self, group)
+  local params = {}
+  for i, piece in ipairs(self.partition:add(group.params, self.whole.by_element)) do
+    self.pieces[#self.pieces + 1], params[i] = piece, piece.tensor
+  end
+  local groups = self.optim.param_groups
+  groups[#groups + 1] = setmetatable({params = params}, {__index = group, __newindex = group})
+end
+
+local function construct(_, ...)
+  local o, rest = read(...)
+  local class = o.optimizer_class
+  if class.class == "LBFGS" then
+    caller.raise("%s: optimizer_class is LBFGS, which takes all parameters as one vector; hint: "
+      .. "an optimizer that steps without a closure, such as optim.Adam", NAME)
+  end
+  local group = world.group(NAME, o.process_group)
+  local whole = class(o.params, rest)
+  local self = setmetatable({whole = whole, optim = whole, group = group, defaults = whole.defaults,
+    param_groups = whole.param_groups, state = whole.state, pieces = {}}, ZeroRedundancyOptimizer)
+  check_alike(NAME, "parameters", described(whole.param_groups), group)
+  if #group.ranks == 1 then return self end
+  self.partition = partition.new(NAME, group)
+  self.optim = setmetatable({}, getmetatable(whole))
+  for key, value in pairs(whole) do self.optim[key] = value end
+  self.optim.state, self.optim.param_groups = {}, {}
+  self.state = self.optim.state
+  for _, part in ipairs(whole.param_groups) do divide(self, part) end
+  return self
+end
+
+getmetatable(ZeroRedundancyOptimizer).__call = construct
+
+--- Adds a group of parameters, on all ranks, as optim.Optimizer's add_param_group does.
+function ZeroRedundancyOptimizer:add_param_group(group)
+  local groups = self.whole.param_groups
+  self.whole:add_param_group(group)
+  local added = groups[#groups]
+  local fine, why = pcall(function()
+    check_alike(NAME .. ":add_param_group", "parameters", described{added}, self.group)
+    if self.partition then divide(self, added) end
+  end)
+  if fine then return end
+  groups[#groups] = nil
+  error(why, 0)
+end
+
+-- ---- a step ----
+
+-- Puts a tensor in the position of another one, of whose data it is.
+local function exchange(optimizer, old, new)
+  local state = optimizer.state
+  state[new], state[old] = state[old], nil
+  for _, group in ipairs(optimizer.param_groups) do
+    for i, p in ipairs(group.params) do
+      if p == old then group.params[i] = new end
+    end
+  end
+end
+
+-- Gives the pieces their parts of the gradients.
+local function give_gradients(self)
+  self.partition:follow(function(old, new) exchange(self.optim, old, new) end)
+  for _, piece in ipairs(self.pieces) do
+    local grad = piece.param.grad
+    if not piece.is_whole then
+      piece.tensor.grad = grad and grad:reshape(-1):narrow(1, piece.from + 1, piece.n)
+    end
+  end
+end
+
+local function take_gradients(self)
+  for _, piece in ipairs(self.pieces) do
+    if not piece.is_whole then piece.tensor.grad = nil end
+  end
+end
+
+-- Updates this rank's pieces.
+local function update_pieces(self, found_inf)
+  local _ <close> = setmetatable({}, {__close = function() take_gradients(self) end})
+  give_gradients(self)
+  self.optim:step(nil, found_inf)
+end
+
+--- An update of this rank's share, after which all ranks have the values of all. They call it
+--- together. The gradients are those of the whole batch on all ranks, as DistributedDataParallel
+--- leaves them.
+---@param closure? function computes the loss and the gradients
+---@param found_inf? demilune.Tensor as a GradScaler gives it: the ranks agree on it
+---@return demilune.Tensor? loss of the closure
+function ZeroRedundancyOptimizer:step(closure, found_inf)
+  if self == nil then caller.dotted("optimizer", "step") end
+  core.warn_autocast "step"
+  local loss
+  if closure then
+    local _ <close> = core.enable_grad()
+    loss = closure()
+  end
+  if found_inf and self.partition then collectives.all_reduce(found_inf, "max", self.group) end
+  local is_skipped = found_inf ~= nil and found_inf:item() ~= 0
+  if not self.optim.takes_found_inf then found_inf = nil end
+  if not is_skipped or found_inf then -- a class that takes it keeps count of what was skipped
+    if self.partition then update_pieces(self, found_inf) else self.whole:step(nil, found_inf) end
+  end
+  if self.partition then
+    self.whole.state, self.is_consolidated = {}, false
+    if not is_skipped then self.partition:gather() end
+  end
+  self.steps = (self.steps or 0) + 1
+  return loss
+end
+
+-- ---- the state of all ranks ----
+
+-- The state of one piece, as others need to know it: {values = {name = number or the like},
+-- tensors = {name = {shape =, dtype =}}}. Counters are values.
+local function describe(self, state)
+  local values, tensors = {}, {}
+  for name, value in pairs(state) do
+    if not core.is_tensor(value) then
+      values[name] = value
+    elseif self.whole.counters[name] then
+      values[name] = value:item()
+    else
+      tensors[name] = {shape = {table.unpack(value.shape)}, dtype = value.dtype}
+    end
+  end
+  return {values = values, tensors = tensors}
+end
+
+-- For each parameter the description by its first owner, or nil.
+local function all_described(self)
+  local own, found = {}, {}
+  for _, piece in ipairs(self.pieces) do
+    local state = self.optim.state[piece.tensor]
+    own[piece.param] = state and describe(self, state)
+  end
+  local list, params = {}, self.partition.params
+  for i, p in ipairs(params) do list[i] = own[p] or false end
+  local all = objects.all_gather_object(list, self.group)
+  for i, p in ipairs(params) do
+    local first = self.partition.owners[p][1]
+    found[p] = all[first.index + 1][i] or nil
+  end
+  return found
+end
+
+-- The state that the whole optimizer has, with shards in place of its tensors.
+local function sharded_state(self)
+  local own, state = {}, {}
+  for _, piece in ipairs(self.pieces) do own[piece.param] = self.optim.state[piece.tensor] end
+  for p, described_by in pairs(all_described(self)) do
+    local entry = {}
+    for name, value in pairs(described_by.values) do
+      local dtype = self.whole.counters[name]
+      entry[name] = dtype and Optimizer.counter(value, dtype, p.device) or value
+    end
+    for name, tensor in pairs(described_by.tensors) do
+      local owners, shape = self.partition.owners[p], tensor.shape
+      if self.whole.by_element then
+        shape = {table.unpack(p.shape)}
+      else
+        local n = 1
+        for _, size in ipairs(shape) do n = n * size end
+        owners = {{index = owners[1].index, from = 0, n = n}}
+      end
+      entry[name] = shard.new{shape = shape, dtype = tensor.dtype, owners = owners,
+        own = own[p] and own[p][name], group = self.group}
+    end
+    state[p] = entry
+  end
+  return state
+end
+
+local function sorted_names(t)
+  local names = {}
+  for name in pairs(t) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+local bind_consolidate = options.signature("consolidate_state_dict", "to: integer = 0")
+
+--- Brings the state of all ranks to the rank `to`, which may then call state_dict(). All ranks call
+--- it, after the last step.
+---@param to? integer a rank of the world, from 0; 0 by default
+function ZeroRedundancyOptimizer:consolidate_state_dict(...)
+  local name = "consolidate_state_dict"
+  local to = bind_consolidate(...).to
+  world.index(name, "to", world.group(name, self.group), to)
+  if not self.partition then return end
+  local state, is_there = sharded_state(self), world.rank(name) == to
+  for _, p in ipairs(self.partition.params) do
+    for _, key in ipairs(state[p] and sorted_names(state[p]) or {}) do
+      local value = state[p][key]
+      if shard.is(value) then
+        local tensor = value:collect(to)
+        state[p][key] = tensor and core.keep(tensor)
+      end
+    end
+  end
+  self.whole.state, self.is_consolidated = is_there and state or {}, is_there
+end
+
+--- The state of all ranks, as one process's optimizer gives it, on the rank to which
+--- consolidate_state_dict has brought it since the last step; it raises on the others. A world of
+--- one rank has it at any time.
+---@return table state
+function ZeroRedundancyOptimizer:state_dict()
+  if self.partition and not self.is_consolidated then
+    local rank = world.rank "state_dict"
+    caller.raise("state_dict: the state is on all ranks; hint: all of them call "
+      .. "optimizer:consolidate_state_dict(%d) after the last step, and rank %d then state_dict()",
+      rank, rank)
+  end
+  return self.whole:state_dict()
+end
+
+-- A piece's part of a buffer of the whole parameter.
+local function part_of(self, piece, name, value)
+  if piece.is_whole or self.whole.counters[name] or not core.is_tensor(value)
+    or value:numel() ~= piece.param:numel() then return value end
+  return value:reshape(-1):narrow(1, piece.from + 1, piece.n)
+end
+
+--- Takes up the state that one process or any number of ranks have saved: each rank its share. All
+--- ranks call it.
+---@param saved table from state_dict(), of this class or of the optimizer's own
+function ZeroRedundancyOptimizer:load_state_dict(saved)
+  if not self.partition then
+    self.whole:load_state_dict(saved)
+    self.state = self.whole.state
+    return
+  end
+  self.whole:_check_saved(saved)
+  local of_piece, own = {}, {state = {}, param_groups = {}}
+  for _, piece in ipairs(self.pieces) do of_piece[piece.param] = piece end
+  for g, group in ipairs(saved.param_groups) do
+    local copy = {params = {}}
+    for key, value in pairs(group) do
+      if key ~= "params" then copy[key] = value end
+    end
+    for i, p in ipairs(self.param_groups[g].params) do
+      local piece, number = of_piece[p], group.params[i]
+      if piece then
+        copy.params[#copy.params + 1] = number
+        local state = saved.state[number]
+        local part = state and {}
+        for name, value in pairs(state or {}) do part[name] = part_of(self, piece, name, value) end
+        own.state[number] = part
+      end
+    end
+    own.param_groups[g] = copy
+  end
+  self.optim:load_state_dict(own)
+  self.state, self.whole.state, self.is_consolidated = self.optim.state, {}, false
+end
+
+-- "ZeroRedundancyOptimizer(Adam(lr = 0.001, 6 tensors), 1 / 4 of the state)"
+function ZeroRedundancyOptimizer:__tostring()
+  return ("%s(%s, 1 / %d of the state)"):format(NAME, tostring(self.whole), #self.group.ranks)
+end
+
+caller.with_colon(ZeroRedundancyOptimizer, "optimizer",
+  "add_param_group consolidate_state_dict state_dict load_state_dict")
+
+return ZeroRedundancyOptimizer
