@@ -61,6 +61,10 @@ handle("a reducer that sends", core._reducer_new(0, {dm.ones(2, {requires_grad =
 handles[#handles].value:set_wire "bfloat16"
 local shard = core._reducer_new(0, {dm.ones(2, {requires_grad = true})}, 1, 1, "", {"a"}, 2)
 handle("a reducer of shards", shard)
+local entries = {{name = "x", dtype = "float32", shape = {2, 2}}}
+handle("a file in parts", core._parts_open("parts", nil, entries, {}))
+assert(dm.save("stored", {dm.ones(2, 2)}))
+handle("a stored file", core._stored_open "stored")
 handle("a range", core.range_begin "range")
 handle("a loader", core.loader_new{columns = {dm.ones(2)}, transforms = {false}})
 

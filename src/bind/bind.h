@@ -30,9 +30,9 @@
    Files. module.c opens the module; call.c is the function behind every op; state.c has
    coroutines, handles, garbage and errors; tensor.c, index.c, print.c and split.c make
    tensors usable as values; grad.c, autocast.c and scope.c switch and run autograd; optim.c
-   steps parameters; data.c, image.c, images.c, tokens.c, augment.c, loader.c and worker.c
-   read and write data; cuda.c, distributed.c, memory.c, random.c, profile.c and report.c serve
-   the Lua modules on those subjects; misc.c has the rest. */
+   steps parameters; data.c, parts.c, image.c, images.c, tokens.c, augment.c, loader.c and
+   worker.c read and write data; cuda.c, distributed.c, memory.c, random.c, profile.c and
+   report.c serve the Lua modules on those subjects; misc.c has the rest. */
 #ifndef DM_BIND_H
 #define DM_BIND_H
 
@@ -299,12 +299,13 @@ extern const luaL_Reg dm_profile_functions[], dm_image_functions[], dm_images_fu
 extern const luaL_Reg dm_augment_functions[], dm_autocast_functions[], dm_cuda_functions[];
 extern const luaL_Reg dm_state_functions[], dm_worker_functions[], dm_zip_functions[];
 extern const luaL_Reg dm_interrupt_functions[], dm_line_functions[], dm_test_functions[];
-extern const luaL_Reg dm_distributed_functions[];
+extern const luaL_Reg dm_distributed_functions[], dm_parts_functions[];
 extern const luaL_Reg dm_tensor_methods[], dm_tensor_metamethods[];
 extern const luaL_Reg dm_grad_methods[], dm_cuda_methods[];
 void dm_register_scopes(lua_State *L, State *S);
 void dm_register_cuda(lua_State *L, State *S);
 void dm_register_distributed(lua_State *L, State *S);
+void dm_register_parts(lua_State *L, State *S);
 void dm_register_loader(lua_State *L, State *S);
 void dm_register_worker(lua_State *L, State *S);
 void dm_register_tokens(lua_State *L, State *S);

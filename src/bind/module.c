@@ -168,17 +168,20 @@ int luaopen_demilune_core(lua_State *L) {
   dm_register_profile(L, S);
   dm_register_cuda(L, S);
   dm_register_distributed(L, S);
+  dm_register_parts(L, S);
   dm_push_region_methods(L, S);
   lua_setfield(L, module, "region_methods");
   lua_pushvalue(L, module);
   const luaL_Reg *const parts[] = {
-      dm_random_functions,     dm_tensor_functions, dm_scope_functions,     dm_grad_functions,
-      dm_print_functions,      dm_misc_functions,   dm_data_functions,      dm_optim_functions,
-      dm_report_functions,     dm_memory_functions, dm_profile_functions,   dm_image_functions,
-      dm_autocast_functions,   dm_cuda_functions,   dm_tokens_functions,    dm_images_functions,
-      dm_augment_functions,    dm_loader_functions, dm_split_functions,     dm_state_functions,
-      dm_worker_functions,     dm_zip_functions,    dm_interrupt_functions, dm_line_functions,
-      dm_distributed_functions};
+      dm_random_functions,      dm_tensor_functions,    dm_scope_functions,
+      dm_grad_functions,        dm_print_functions,     dm_misc_functions,
+      dm_data_functions,        dm_optim_functions,     dm_report_functions,
+      dm_memory_functions,      dm_profile_functions,   dm_image_functions,
+      dm_autocast_functions,    dm_cuda_functions,      dm_tokens_functions,
+      dm_images_functions,      dm_augment_functions,   dm_loader_functions,
+      dm_split_functions,       dm_state_functions,     dm_worker_functions,
+      dm_zip_functions,         dm_interrupt_functions, dm_line_functions,
+      dm_distributed_functions, dm_parts_functions};
   for (int i = 0; i < DM_COUNT(parts); i++) dm_set_functions(L, parts[i], S);
   lua_pop(L, 1);
   lua_newtable(L);

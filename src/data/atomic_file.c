@@ -157,34 +157,74 @@ static dm_status open_named(dm_AtomicFile *d) {
   return write_fault(d, "a temporary file beside it: ");
 }
 
-/* Resolves links first, so that the file behind a link is replaced and not the link. */
-dm_status dm_atomic_file_open(dm_AtomicFile *d) {
-  struct stat old;
-  const bool exists = stat(d->path, &old) == 0;
-  if (exists && !S_ISREG(old.st_mode))
+/* Finds the target, and opens its folder. Links are resolved first, so that the file behind a
+   link is replaced and not the link. *old: the file that is there, where *exists. */
+static dm_status open_folder(dm_AtomicFile *d, char *folder, struct stat *old, bool *exists) {
+  *exists = stat(d->path, old) == 0;
+  if (*exists && !S_ISREG(old->st_mode))
     return dm_fail(DM_EIO, "%s: cannot write '%s': it is not a regular file", d->what, d->path);
   if (strlen(d->path) >= sizeof d->target) {
     errno = ENAMETOOLONG;
     return write_fault(d, "");
   }
-  if (!exists || !realpath(d->path, d->target)) strcpy(d->target, d->path);
+  if (!*exists || !realpath(d->path, d->target)) strcpy(d->target, d->path);
   char *slash = strrchr(d->target, '/');
   d->base = slash ? slash + 1 : d->target;
   if (*d->base == '\0')
     return dm_fail(DM_EIO, "%s: cannot write '%s': it names a folder or nothing", d->what,
                    d->path);
-  char folder[PATH_MAX] = ".";
+  strcpy(folder, ".");
   if (slash) {
     const size_t n = slash == d->target ? 1 : (size_t)(slash - d->target);
     memcpy(folder, d->target, n);
     folder[n] = '\0';
   }
   d->dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (d->dir < 0) return write_fault(d, "its folder: ");
+  return d->dir < 0 ? write_fault(d, "its folder: ") : DM_OK;
+}
+
+/* Opens the new file; named: under a temporary name in any case. */
+static dm_status open_new(dm_AtomicFile *d, bool named) {
+  struct stat old;
+  bool exists;
+  char folder[PATH_MAX];
+  DM_TRY(open_folder(d, folder, &old, &exists));
   remove_leftovers(d->dir);
-  if (!open_unnamed(d, folder)) DM_TRY(open_named(d));
+  if (named || !open_unnamed(d, folder)) DM_TRY(open_named(d));
   if (exists && fchmod(d->fd, old.st_mode & 0777) != 0) return write_fault(d, "");
   return DM_OK;
+}
+
+dm_status dm_atomic_file_open(dm_AtomicFile *d) { return open_new(d, false); }
+dm_status dm_atomic_file_open_named(dm_AtomicFile *d) { return open_new(d, true); }
+
+/* d->temp stays empty: the process that made the file removes it. */
+dm_status dm_atomic_file_join(dm_AtomicFile *d, const char *temp) {
+  struct stat old;
+  bool exists;
+  char folder[PATH_MAX];
+  if (!is_our_name(temp))
+    return dm_fail(DM_EARG, "%s: '%s' is no temporary name", d->what, temp);
+  DM_TRY(open_folder(d, folder, &old, &exists));
+  d->fd = openat(d->dir, temp, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+  return d->fd < 0 ? write_fault(d, "a temporary file of another process: ") : DM_OK;
+}
+
+dm_status dm_atomic_file_write_at(const dm_AtomicFile *d, const void *src, int64_t n,
+                                  int64_t at) {
+  for (int64_t done = 0; done < n;) {
+    const size_t want = (size_t)dm_min_i64(n - done, MAX_TRANSFER);
+    errno = ENOSPC; /* should the system take nothing and name no cause */
+    const ssize_t put = pwrite(d->fd, (const char *)src + done, want, (off_t)(at + done));
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return write_fault(d, "");
+    done += put;
+  }
+  return DM_OK;
+}
+
+dm_status dm_atomic_file_sync(const dm_AtomicFile *d) {
+  return fsync(d->fd) != 0 ? write_fault(d, "") : DM_OK;
 }
 
 /* A write may take fewer bytes than given, so it is repeated. */

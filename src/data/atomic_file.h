@@ -26,6 +26,16 @@ typedef struct dm_AtomicFile {
    Failures of this and the next two are DM_EIO. */
 dm_status dm_atomic_file_open(dm_AtomicFile *d);
 dm_status dm_atomic_file_write(dm_AtomicFile *d, const void *src, int64_t n_bytes);
+
+/* A file that several processes write: the first one opens it under a temporary name, the
+   others open it by that name, each writes at positions of its own and syncs, and the first one
+   finishes it. */
+dm_status dm_atomic_file_open_named(dm_AtomicFile *d);
+dm_status dm_atomic_file_join(dm_AtomicFile *d, const char *temp);
+dm_status dm_atomic_file_write_at(const dm_AtomicFile *d, const void *src, int64_t n_bytes,
+                                  int64_t at);
+dm_status dm_atomic_file_sync(const dm_AtomicFile *d);
+
 /* Renames the temporary file to path: after DM_OK it has reached the disk. */
 dm_status dm_atomic_file_finish(dm_AtomicFile *d);
 /* Closes what is open, and removes a temporary file that was not renamed. */

@@ -47,3 +47,26 @@ uint64_t dm_checksum_end(const dm_Checksum *s) {
   for (int i = 0; i < DM_CHECKSUM_LANES; i++) sum = mix(sum, s->lane[i]);
   return dm_splitmix64(&sum);
 }
+
+void dm_running_add(dm_RunningSum *r, const void *bytes, int64_t n) {
+  const uint8_t *at = bytes;
+  if (r->n_rest > 0) {
+    const int64_t k = dm_min_i64(n, DM_CHECKSUM_BLOCK - (int64_t)r->n_rest);
+    memcpy(r->rest + r->n_rest, at, (size_t)k);
+    r->n_rest += (uint64_t)k;
+    at += k;
+    n -= k;
+    if (r->n_rest < DM_CHECKSUM_BLOCK) return;
+    dm_checksum_add(&r->sum, r->rest, DM_CHECKSUM_BLOCK);
+  }
+  const int64_t whole = n / DM_CHECKSUM_BLOCK * DM_CHECKSUM_BLOCK;
+  if (whole > 0) dm_checksum_add(&r->sum, at, whole);
+  r->n_rest = (uint64_t)(n - whole);
+  if (r->n_rest > 0) memcpy(r->rest, at + whole, (size_t)r->n_rest);
+}
+
+uint64_t dm_running_end(const dm_RunningSum *r) {
+  dm_Checksum sum = r->sum;
+  if (r->n_rest > 0) dm_checksum_add(&sum, r->rest, (int64_t)r->n_rest);
+  return dm_checksum_end(&sum);
+}

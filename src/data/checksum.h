@@ -18,4 +18,15 @@ dm_Checksum dm_checksum_begin(uint64_t seed);
 void dm_checksum_add(dm_Checksum *s, const void *bytes, int64_t n);
 uint64_t dm_checksum_end(const dm_Checksum *s);
 
+/* The same of bytes that come in parts of any size. It holds no pointers, so that another
+   process can go on with it. */
+typedef struct dm_RunningSum {
+  dm_Checksum sum;
+  uint64_t n_rest; /* bytes that do not fill a block yet */
+  uint8_t rest[DM_CHECKSUM_BLOCK];
+} dm_RunningSum;
+
+void dm_running_add(dm_RunningSum *r, const void *bytes, int64_t n);
+uint64_t dm_running_end(const dm_RunningSum *r);
+
 #endif

@@ -461,6 +461,14 @@ dm_status dm_st_read(const dm_StFile *f, const dm_StEntry *e, void *dst) {
   return DM_OK;
 }
 
+dm_status dm_st_read_part(const dm_StFile *f, const dm_StEntry *e, int64_t at, int64_t n,
+                          void *dst) {
+  assert(at >= 0 && n >= 0 && at + n <= e->n_bytes);
+  DM_TRY(read_at(f, dst, n, f->data_begin + e->offset + at));
+  if (e->dtype == DM_BOOL) dm_make_bools(dst, n);
+  return DM_OK;
+}
+
 /* ---- writing: the header ---- */
 
 /* The order of tensors in a file: larger elements first, then by name. */
@@ -680,4 +688,136 @@ done:
   dm_free(pairs);
   dm_free(order);
   return st;
+}
+
+/* ---- writing: by several processes ---- */
+
+typedef struct Part {
+  int64_t begin, n_bytes; /* in the file */
+  int64_t position;       /* in the order of the file */
+  uint64_t seed;          /* of its checksum */
+} Part;
+
+struct dm_StParts {
+  dm_AtomicFile file;
+  char *path, *header; /* owned; in the header are no checksums yet */
+  char *sums;          /* the digits in the header */
+  int64_t header_bytes, n;
+  uint64_t pairs_sum;
+  Part *parts; /* (n) as the entries were given */
+};
+
+/* Finds the digits of the checksums in the header. Quotes within a JSON string have a backslash
+   in front, so that no other text has this form. */
+static char *find_sums(char *header, int64_t n) {
+  char text[sizeof SUMS_KEY + 8];
+  const int k = snprintf(text, sizeof text, "\"%s\":\"", SUMS_KEY);
+  for (int64_t i = LENGTH_BYTES; i + k <= n; i++)
+    if (memcmp(header + i, text, (size_t)k) == 0) return header + i + k;
+  return NULL;
+}
+
+/* Makes the header with zeros for the checksums, and notes where each entry's data begins. */
+static dm_status plan_parts(dm_StParts *p, const dm_StEntry *entries, const dm_StPair *given,
+                            int64_t n_pairs) {
+  dm_status st = DM_OK;
+  dm_StPair *pairs = NULL;
+  char *sums = NULL;
+  const dm_StEntry **order = dm_alloc((p->n + 1) * (int64_t)sizeof *order);
+  if (!order) return no_memory(p->path);
+  DM_GO(order_entries(order, entries, p->n));
+  DM_GO(order_pairs(&pairs, given, n_pairs));
+  const int64_t n_digits = (p->n + 1) * SUM_DIGITS;
+  sums = dm_alloc(n_digits + 1);
+  if (!sums) {
+    st = no_memory(p->path);
+    goto done;
+  }
+  memset(sums, '0', (size_t)n_digits);
+  sums[n_digits] = '\0';
+  p->pairs_sum = sum_pairs(pairs, n_pairs);
+  pairs[n_pairs].value = sums;
+  DM_GO(make_header(&p->header, &p->header_bytes, order, p->n, pairs, n_pairs + 1));
+  p->sums = find_sums(p->header, p->header_bytes);
+  int64_t at = p->header_bytes;
+  for (int64_t i = 0; i < p->n; i++) {
+    Part *part = &p->parts[order[i] - entries];
+    *part = (Part){.begin = at, .position = i, .seed = entry_seed(order[i])};
+    dense_bytes(&part->n_bytes, order[i]);
+    at += part->n_bytes;
+  }
+done:
+  dm_free(sums);
+  dm_free(pairs);
+  dm_free(order);
+  return st;
+}
+
+dm_status dm_st_parts_open(dm_StParts **out, const char *path, const char *temp,
+                           const dm_StEntry *entries, int64_t n, const dm_StPair *pairs,
+                           int64_t n_pairs) {
+  dm_status st = DM_OK;
+  DM_TRY(check_entries(entries, n));
+  DM_TRY(check_pairs(pairs, n_pairs));
+  dm_StParts *p = dm_alloc_zero(sizeof *p);
+  if (!p) return no_memory(path);
+  const size_t path_bytes = strlen(path) + 1;
+  p->n = n;
+  p->path = dm_alloc((int64_t)path_bytes);
+  p->parts = dm_alloc_zero((n + 1) * (int64_t)sizeof *p->parts);
+  p->file = (dm_AtomicFile)DM_ATOMIC_FILE("safetensors", p->path);
+  if (!p->path || !p->parts) {
+    st = no_memory(path);
+    goto done;
+  }
+  memcpy(p->path, path, path_bytes);
+  DM_GO(plan_parts(p, entries, pairs, n_pairs));
+  DM_GO(temp ? dm_atomic_file_join(&p->file, temp) : dm_atomic_file_open_named(&p->file));
+  *out = p;
+done:
+  if (st != DM_OK) dm_st_parts_close(&p);
+  return st;
+}
+
+void dm_st_parts_close(dm_StParts **parts) {
+  dm_StParts *p = *parts;
+  *parts = NULL;
+  if (!p) return;
+  dm_atomic_file_close(&p->file);
+  dm_free(p->path);
+  dm_free(p->header);
+  dm_free(p->parts);
+  dm_free(p);
+}
+
+const char *dm_st_parts_temp(const dm_StParts *p) { return p->file.temp; }
+int64_t dm_st_parts_count(const dm_StParts *p) { return p->n; }
+int64_t dm_st_parts_bytes(const dm_StParts *p, int64_t i) { return p->parts[i].n_bytes; }
+
+dm_RunningSum dm_st_parts_begin(const dm_StParts *p, int64_t i) {
+  return (dm_RunningSum){.sum = dm_checksum_begin(p->parts[i].seed)};
+}
+
+dm_status dm_st_parts_write(const dm_StParts *p, int64_t i, int64_t at, const void *src,
+                            int64_t n, dm_RunningSum *sum) {
+  const Part *part = &p->parts[i];
+  assert(at >= 0 && n >= 0 && at + n <= part->n_bytes);
+  if (n > 0) dm_running_add(sum, src, n);
+  return dm_atomic_file_write_at(&p->file, src, n, part->begin + at);
+}
+
+dm_status dm_st_parts_sync(const dm_StParts *p) { return dm_atomic_file_sync(&p->file); }
+
+static void put_sum(char *digits, uint64_t sum) {
+  char text[SUM_DIGITS + 1];
+  snprintf(text, sizeof text, "%016" PRIx64, sum);
+  memcpy(digits, text, SUM_DIGITS);
+}
+
+dm_status dm_st_parts_finish(dm_StParts *p, const uint64_t *sums) {
+  put_sum(p->sums, p->pairs_sum);
+  for (int64_t i = 0; i < p->n; i++)
+    put_sum(p->sums + (p->parts[i].position + 1) * SUM_DIGITS, sums[i]);
+  DM_TRY(dm_atomic_file_write_at(&p->file, p->header, p->header_bytes, 0));
+  return dm_atomic_file_finish(&p->file);
 }

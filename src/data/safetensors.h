@@ -7,6 +7,7 @@
 #define DM_SAFETENSORS_H
 
 #include "base/dtype.h"
+#include "data/checksum.h"
 
 typedef struct dm_StEntry {
   const char *name; /* UTF-8 */
@@ -37,6 +38,11 @@ DM_API const dm_StPair *dm_st_get_pairs(const dm_StFile *f, int64_t *n);
    file has one: DM_EIO names a damaged tensor. Threads may share f. */
 DM_API dm_status dm_st_read(const dm_StFile *f, const dm_StEntry *e, void *dst);
 
+/* dst (n) = bytes of the entry's data from byte `at` on, which are not compared with its
+   checksum. */
+DM_API dm_status dm_st_read_part(const dm_StFile *f, const dm_StEntry *e, int64_t at, int64_t n,
+                                 void *dst);
+
 /* Writes n tensors (data[i]: dense bytes of entries[i]) and n_pairs of
    metadata. All or nothing: after a failure the file that was there is still
    there, and after DM_OK the new one has reached the disk. Tensors are laid
@@ -45,5 +51,32 @@ DM_API dm_status dm_st_read(const dm_StFile *f, const dm_StEntry *e, void *dst);
 DM_API dm_status dm_st_write(const char *path, const dm_StEntry *entries,
                              const void *const *data, int64_t n, const dm_StPair *pairs,
                              int64_t n_pairs, bool checked);
+
+/* The same file, written by several processes, each of which has some of the data. All of them
+   open it with the same entries and pairs: the first one, whose `temp` is NULL, makes it, and
+   the others join by its temporary name. The old file stays until the first one finishes. */
+typedef struct dm_StParts dm_StParts;
+
+DM_API dm_status dm_st_parts_open(dm_StParts **out, const char *path, const char *temp,
+                                  const dm_StEntry *entries, int64_t n, const dm_StPair *pairs,
+                                  int64_t n_pairs);
+/* Closes it; what is not finished is removed by the first process. Sets *p to NULL. */
+DM_API void dm_st_parts_close(dm_StParts **p);
+/* The temporary name, valid until it is closed. */
+DM_API const char *dm_st_parts_temp(const dm_StParts *p);
+/* Bytes of the data of entry i (from 0, as they were given). */
+DM_API int64_t dm_st_parts_bytes(const dm_StParts *p, int64_t i);
+DM_API int64_t dm_st_parts_count(const dm_StParts *p);
+/* The checksum of entry i before its first byte. */
+DM_API dm_RunningSum dm_st_parts_begin(const dm_StParts *p, int64_t i);
+/* Writes n bytes of entry i from its byte `at` on, which dm_RunningSum *sum takes in: a
+   checksum needs all bytes of an entry in their order, over all processes. */
+DM_API dm_status dm_st_parts_write(const dm_StParts *p, int64_t i, int64_t at, const void *src,
+                                   int64_t n, dm_RunningSum *sum);
+/* What this process has written reaches the disk. */
+DM_API dm_status dm_st_parts_sync(const dm_StParts *p);
+/* The first process, after the others have synced: writes the header with the checksums, one of
+   each entry, and gives the file its name. */
+DM_API dm_status dm_st_parts_finish(dm_StParts *p, const uint64_t *sums);
 
 #endif
