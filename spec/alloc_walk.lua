@@ -378,6 +378,21 @@ scenario("a world of one rank", leaf, function(w)
   return sum:item() + told[1]
 end)
 
+scenario("a checkpoint of ranks", function()
+  local w = leaf(3, 2)
+  w.grad = dm.ones(3, 2)
+  return w
+end, function(w)
+  local dist = dm.distributed
+  dist.init_process_group()
+  local _ <close> = setmetatable({}, {__close = function() dist.destroy_process_group() end})
+  local zero = optim.ZeroRedundancyOptimizer({w}, {optimizer_class = optim.SGD, lr = 0.0})
+  zero:step()
+  assert(dist.save(FILE, {zero = zero, x = dm.ones(7), n = 2}))
+  local found = assert(dist.load(FILE, {zero = zero}))
+  return found.x:sum():item() + found.n
+end)
+
 scenario("gradients in buckets that are sent", function()
   dm.distributed.init_process_group()
   return leaf(3, 2)

@@ -1,12 +1,14 @@
 /* Preloaded into a program by the kill tests: SIGKILL at the n-th of the calls by which a file
    is replaced, before it (KILL_AT=n) or after it (KILL_AFTER=n). A write that is to be killed
-   after stops halfway. KILL_NO_TMPFILE makes the file system one without O_TMPFILE. */
+   after stops halfway. KILL_NO_TMPFILE makes the file system one without O_TMPFILE. While there
+   is a file FULL_FILE.R, the disk is full for rank R of a job. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -50,6 +52,28 @@ ssize_t write(int fd, const void *bytes, size_t size) {
   const int n = before();
   if (n == number("KILL_AFTER")) size /= 2;
   const ssize_t result = REAL(write)(fd, bytes, size);
+  after(n);
+  return result;
+}
+
+/* Whether the disk is full for this rank. */
+static int is_full(void) {
+  char path[4096];
+  const char *file = getenv("FULL_FILE"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+  if (!rank) rank = getenv("PMI_RANK");
+  if (!file || !rank) return 0;
+  snprintf(path, sizeof path, "%s.%s", file, rank);
+  return access(path, F_OK) == 0;
+}
+
+ssize_t pwrite(int fd, const void *bytes, size_t size, off_t at) {
+  const int n = before();
+  if (is_full()) {
+    errno = ENOSPC;
+    return -1;
+  }
+  if (n == number("KILL_AFTER")) size /= 2;
+  const ssize_t result = REAL(pwrite)(fd, bytes, size, at);
   after(n);
   return result;
 }

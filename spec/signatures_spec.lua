@@ -118,7 +118,7 @@ for name in ([[amp.initialize/cast_model_type amp.initialize/loss_scale
   amp.initialize/max_loss_scale amp.initialize/min_loss_scale amp.initialize/num_losses
   amp.initialize/opt_level amp.autocast/rules amp.register/policy autograd.gradcheck/inputs
   autograd.gradgradcheck/inputs data.read_csv/... nn.utils.checkpoint_sequential/input
-  progress/file save/tree text.write_tokens/ids]]):gmatch "%S+" do
+  progress/file save/tree distributed.save/tree text.write_tokens/ids]]):gmatch "%S+" do
   ANYTHING[name] = true
 end
 

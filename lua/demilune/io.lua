@@ -95,7 +95,7 @@ function Writer:add_tensor(t, path)
     n = n + 1
     name = ("%s#%d"):format(base, n)
   end
-  self.tensors[name] = t:detach():to "cpu"
+  self.tensors[name] = core.is_tensor(t) and t:detach():to "cpu" or t
   return {["$tensor"] = name}
 end
 
@@ -121,11 +121,19 @@ function Writer:add_table(t, path, depth)
 end
 
 function Writer:add(v, path, depth)
-  if core.is_tensor(v) then return self:add_tensor(v, path) end
+  if core.is_tensor(v) or self.is_leaf and self.is_leaf(v) then return self:add_tensor(v, path) end
   if type(v) == "table" then return self:add_table(v, path, depth) end
   if RANK[type(v)] then return encode_scalar(v) end
   caller.raise("save: %s is a %s; a file holds tensors, numbers, strings, booleans and tables",
     path == "" and "the tree" or path, type(v))
+end
+
+-- The tensors of a tree by their names in a file, and the metadata of the file. is_leaf(v), if
+-- given, tells what else stands for a tensor.
+function files._encode(tree, is_leaf)
+  local writer = setmetatable({tensors = {}, open = {}, is_leaf = is_leaf}, Writer)
+  local text = core.json_encode{writer:add(tree, "", 0)}
+  return writer.tensors, {format = "pt", [KEY] = text}
 end
 
 local bind_save = options.signature("save", "path: string, tree: any")
@@ -138,9 +146,8 @@ function files.save(...)
   local path, tree = o.path, o.tree
   local write = npy["write_" .. (path:lower():match "%.(np[yz])$" or "")]
   if write then return write(path, tree) end
-  local writer = setmetatable({tensors = {}, open = {}}, Writer)
-  local text = core.json_encode{writer:add(tree, "", 0)}
-  return core.safetensors_write(path, writer.tensors, {format = "pt", [KEY] = text}, true)
+  local tensors, metadata = files._encode(tree)
+  return core.safetensors_write(path, tensors, metadata, true)
 end
 
 -- ---- reading ----
@@ -201,16 +208,22 @@ local function moved(read)
 end
 readers.npy, readers.npz = moved(npy.read_npy), moved(npy.read_npz)
 
-function readers.safetensors(path, device)
-  local file, problem = core.safetensors_read(path)
-  if not file then return nil, problem end
-  local tensors, text = file.tensors, file.metadata[KEY]
-  for name, t in next, tensors do tensors[name] = t:to(device) end
-  if not text then return tensors, file.metadata end
+-- The tree of a safetensors file from its metadata and {name = tensor}.
+function files._decode(path, metadata, tensors)
+  local text = metadata[KEY]
+  if not text then return tensors, metadata end
   local ok, tree = pcall(decode, core.json_decode(text), tensors)
   if ok and type(tree) == "table" and tree[1] ~= nil then return tree[1] end
   return nil, ("load: '%s': the tree in its metadata is damaged: %s"):format(path,
     not ok and type(tree) == "table" and tree.message or "it is no tree")
+end
+
+function readers.safetensors(path, device)
+  local file, problem = core.safetensors_read(path)
+  if not file then return nil, problem end
+  local tensors = file.tensors
+  for name, t in next, tensors do tensors[name] = t:to(device) end
+  return files._decode(path, file.metadata, tensors)
 end
 
 -- What torch_file gives, with the path in front of a message.

@@ -8,9 +8,9 @@
 --   print(history[3].valid_accuracy)
 --
 -- On several ranks (demilune.distributed) all of them make the same calls. The values of an epoch
--- are those of all ranks together; the first rank alone prints, and writes files. Within a process
--- group SIGTERM and SIGUSR1, which clusters send before a job's time is over, make a Trainer with a
--- checkpoint save it after the step that runs, and end fit; `stopped` is true then.
+-- are those of all ranks together; the first rank alone prints. Within a process group SIGTERM and
+-- SIGUSR1, which clusters send before a job's time is over, make a Trainer with a checkpoint save it
+-- after the step that runs, and end fit; `stopped` is true then.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -20,6 +20,7 @@ local amp = require "demilune.amp"
 local finish_step = require "demilune.amp.step".finish
 local metrics = require "demilune.metrics"
 local dist = require "demilune.distributed"
+local checkpoint = require "demilune.distributed.checkpoint"
 local stop = require "demilune.distributed.stop"
 local files = require "demilune.io"
 local progress = require "demilune.progress"
@@ -112,17 +113,19 @@ local function check(o)
   end
 end
 
--- The file that the training goes on from, or nil.
+-- The number of ranks that train, and whether this one is the first.
+local function n_ranks() return dist.is_initialized() and dist.get_world_size() or 1 end
+local function is_first() return n_ranks() == 1 or dist.get_rank() == 0 end
+
+-- The file that the training goes on from, or nil; the first rank looks whether it is there.
 local function resumed_path(self)
   if self.resume ~= true and self.resume ~= "auto" then return self.resume or nil end
   local file = io.open(self.checkpoint)
   if file then file:close() end
-  return file and self.checkpoint
+  local is_there = file ~= nil
+  if n_ranks() > 1 then is_there = dist.broadcast_object(is_there, 0) end
+  return is_there and self.checkpoint or nil
 end
-
--- The number of ranks that train, and whether this one is the first.
-local function n_ranks() return dist.is_initialized() and dist.get_world_size() or 1 end
-local function is_first() return n_ranks() == 1 or dist.get_rank() == 0 end
 
 -- The model itself, whose state has the names that one process gives it.
 local function bare(model)
@@ -421,18 +424,50 @@ local function set_generator(self, states)
   core.set_rng_state(states[is_own and dist.get_rank() + 1 or 1] or states[1])
 end
 
--- Writes the state, on the first rank; all ranks raise where that fails.
+-- Writes the state, each rank a part of it; all ranks raise where that fails.
 local function write(path, state)
-  local fine, why
-  if is_first() then fine, why = files.save(path, state) end
-  if n_ranks() > 1 then why = dist.broadcast_object(why or false, 0) end
-  if not fine and why then caller.raise("Trainer: save: %s", why) end
+  local save = n_ranks() > 1 and dist.save or files.save
+  local fine, why = save(path, state)
+  if not fine then caller.raise("Trainer: save: %s", why) end
+end
+
+-- Reads it; an optimizer in shares reads its own only.
+local function read(self, path)
+  if n_ranks() == 1 then return files.load(path) end
+  return checkpoint.read(path, {optimizer = self.optimizer})
+end
+
+-- How many samples of the whole stand behind a batch of this rank's loader; nil: that is not known.
+local function samples_a_batch(loader)
+  if not loader.batch_size or loader.batch_sampler then return nil end
+  local sampler = loader.sampler
+  local is_shared = sampler and sampler.class == "DistributedSampler"
+  return loader.batch_size * (is_shared and sampler.num_replicas or 1)
+end
+
+-- The loader's state, with its position in samples of the whole, which any number of ranks and any
+-- size of batches has.
+local function loader_state(loader)
+  if not (loader and loader.state_dict) then return nil end
+  local state, each = loader:state_dict(), samples_a_batch(loader)
+  state.samples = each and state.position * each
+  return state
+end
+
+-- Lets the loader go on there: with the batch that holds the first sample that is left.
+local function set_loader(loader, state)
+  local each = samples_a_batch(loader)
+  if state.samples and each then
+    state = {seed = state.seed, epoch = state.epoch, position = state.samples // each}
+  end
+  loader:load_state_dict(state)
 end
 
 --- Writes the whole state to one file (dm.save): model, optimizer, schedule, scaler, loader,
 --- random numbers and history. Saved amid an epoch (in on_step, or after an error), the epoch is
---- not done: fit goes on with the batches that are left of it, of which its values then tell.
---- Raises where the file cannot be written.
+--- not done: fit goes on with the batches that are left of it, of which its values then tell. Of
+--- several ranks each writes a part, and any number of ranks goes on from it. Raises where the file
+--- cannot be written, on all ranks.
 ---@param path string
 ---@return boolean true
 function Trainer:save(path)
@@ -445,11 +480,9 @@ function Trainer:save(path)
   end
   for _, name in ipairs(PARTS) do
     local part = part_of(self, name)
-    if part and part.consolidate_state_dict then part:consolidate_state_dict(0) end
-    state[name] = part and is_first() and part:state_dict()
+    state[name] = part and (part.sharded_state_dict or part.state_dict)(part)
   end
-  state.loader = self.train_loader and self.train_loader.state_dict
-    and self.train_loader:state_dict() or nil
+  state.loader = loader_state(self.train_loader)
   call_back(self, "on_save_checkpoint", state)
   write(path, state)
   return true
@@ -458,7 +491,7 @@ end
 --- Loads a file that save wrote; fit then does the epochs that are left.
 ---@param path string
 function Trainer:load(path)
-  local state, why = files.load(path)
+  local state, why = read(self, path)
   if not state then caller.raise("%s", why) end
   call_back(self, "on_load_checkpoint", state)
   for _, name in ipairs(PARTS) do
@@ -621,7 +654,7 @@ function Trainer:fit(...)
   warn_of_ranks(self, o.train)
   self.train_loader = o.train
   if self.loader_state and o.train.load_state_dict then
-    o.train:load_state_dict(self.loader_state)
+    set_loader(o.train, self.loader_state)
     self.loader_state = nil
   end
   -- ranks that train a model each do not make the same steps

@@ -37,14 +37,16 @@ function launch.run(command)
   return text, code, os.difftime(os.time(), from)
 end
 
--- The command that runs a script with its arguments on n ranks.
-function launch.command(n, script)
-  return ("%s %s lua5.4 %s"):format(launch.paths(), MPIRUN:format(SECONDS, n), script)
+-- The command that runs a script with its arguments on n ranks. variables: of the environment, or nil.
+function launch.command(n, script, variables)
+  return ("%s %s %s lua5.4 %s"):format(launch.paths(), variables or "", MPIRUN:format(SECONDS, n),
+    script)
 end
 
 -- Runs a program of spec/distributed on n ranks.
-function launch.ranks(n, program, more)
-  return launch.run(launch.command(n, ("spec/distributed/%s.lua %s"):format(program, more or "")))
+function launch.ranks(n, program, more, variables)
+  return launch.run(launch.command(n, ("spec/distributed/%s.lua %s"):format(program, more or ""),
+    variables))
 end
 
 function launch.count(text, pattern)

@@ -4,6 +4,7 @@
 --   dist.init_process_group()
 --   local x = dm.tensor{dist.get_rank()}
 --   dist.all_reduce(x)             -- the sum over all ranks, on each of them
+--   dist.save("model.safetensors", {model = model, optimizer = optimizer})  -- each rank a part
 --   dist.destroy_process_group()
 --
 -- `mpirun -n 4 lua5.4 train.lua` starts it as four ranks, which count from 0; without a launcher
@@ -12,6 +13,7 @@
 -- line.
 
 local core = require "demilune.core"
+local late = require "demilune.late"
 local options = require "demilune.options"
 local shown = require "demilune.shown"
 local world = require "demilune.distributed.world"
@@ -115,4 +117,7 @@ function distributed.stats()
   return shown{calls = calls, bytes_sent = bytes, seconds_waited = seconds}
 end
 
-return distributed
+return late.extend(distributed, {
+  save = "demilune.distributed.checkpoint",
+  load = "demilune.distributed.checkpoint",
+}, {})

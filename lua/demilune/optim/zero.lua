@@ -296,8 +296,49 @@ function ZeroRedundancyOptimizer:state_dict()
   return self.whole:state_dict()
 end
 
+--- The state of all ranks in shares, for distributed.save. All ranks call it.
+---@return table state of state_dict's form, with a share of each tensor
+function ZeroRedundancyOptimizer:sharded_state_dict()
+  if not self.partition then return self.whole:state_dict() end
+  local before = self.whole.state
+  self.whole.state = sharded_state(self)
+  local state = self.whole:state_dict()
+  self.whole.state = before
+  return state
+end
+
+-- The pieces of this rank by parameter.
+local function by_parameter(self)
+  local pieces = {}
+  for _, piece in ipairs(self.pieces) do pieces[piece.param] = piece end
+  return pieces
+end
+
+--- Tells a saved state, whose tensors distributed.load has not read yet, which parts of them this
+--- rank takes.
+---@param saved table
+function ZeroRedundancyOptimizer:want_state(saved)
+  local pieces = self.partition and by_parameter(self)
+  for g, group in ipairs(pieces and saved.param_groups or {}) do
+    for i, p in ipairs(self.param_groups[g] and self.param_groups[g].params or {}) do
+      local piece = pieces[p]
+      for _, value in pairs(saved.state[group.params[i]] or {}) do
+        -- one of another shape is read whole, by all ranks, which then say so
+        local is_divided = type(value) == "table" and value.want ~= nil
+          and table.concat(value.shape, ",") == table.concat(p.shape, ",")
+        if is_divided and not piece then
+          value:want(0, 0)
+        elseif is_divided and not piece.is_whole then
+          value:want(piece.from, piece.n)
+        end
+      end
+    end
+  end
+end
+
 -- A piece's part of a buffer of the whole parameter.
 local function part_of(self, piece, name, value)
+  if type(value) == "table" and value.want then return value:part(piece.from, piece.n) end
   if piece.is_whole or self.whole.counters[name] or not core.is_tensor(value)
     or value:numel() ~= piece.param:numel() then return value end
   return value:reshape(-1):narrow(1, piece.from + 1, piece.n)
@@ -313,8 +354,7 @@ function ZeroRedundancyOptimizer:load_state_dict(saved)
     return
   end
   self.whole:_check_saved(saved)
-  local of_piece, own = {}, {state = {}, param_groups = {}}
-  for _, piece in ipairs(self.pieces) do of_piece[piece.param] = piece end
+  local of_piece, own = by_parameter(self), {state = {}, param_groups = {}}
   for g, group in ipairs(saved.param_groups) do
     local copy = {params = {}}
     for key, value in pairs(group) do

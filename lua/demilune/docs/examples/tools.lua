@@ -517,6 +517,13 @@ return {
       handle:wait{timeout = 60}
     end
     dist.destroy_process_group()]],
+  ["distributed.load"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local model = nn.Linear(4, 1)
+    dist.save("model.safetensors", {model = model, epoch = 3})
+    local rest = dist.load("model.safetensors", {model = model})   -- by any number of ranks
+    rest.epoch  --> 3
+    dist.destroy_process_group()]],
   ["distributed.new_group"] = [[
     local dist = dm.distributed; dist.init_process_group()
     local group = dist.new_group{0}   -- all ranks call it, with the same list
@@ -541,6 +548,13 @@ return {
     local mine = dm.zeros(3)
     dist.reduce_scatter_tensor(mine, parts, "avg")
     mine  --> {1, 1, 1}
+    dist.destroy_process_group()]],
+  ["distributed.save"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local model = nn.Linear(4, 1)
+    local optimizer = optim.ZeroRedundancyOptimizer(model:parameters(), optim.Adam)
+    dist.save("model.safetensors", {model = model, optimizer = optimizer})   --> true
+    dm.load("model.safetensors").model.weight:equal(model.weight)  --> true
     dist.destroy_process_group()]],
   ["distributed.scatter"] = [[
     local dist = dm.distributed; dist.init_process_group()
