@@ -150,7 +150,7 @@ local function kill(times)
   for k = 1, times do
     local text = launch.ranks(2, "checkpoint", ("loop %s %.3f %d"):format(path ".",
       0.011 * k % 0.13, k % 2))
-    assert.equal(0, launch.told(text, "checkpoint.lua:"), text)
+    assert.is_nil(text:find("checkpoint.lua:%d+: "), text) -- as an error begins
     local tree = assert(dm.load(path "loop"))
     assert.is_true(tree.number > last, "no save was done")
     last = tree.number

@@ -9,8 +9,8 @@
 --
 -- On several ranks (demilune.distributed) all of them make the same calls. The values of an epoch
 -- are those of all ranks together; the first rank alone prints. Within a process group SIGTERM and
--- SIGUSR1, which clusters send before a job's time is over, make a Trainer with a checkpoint save it
--- after the step that runs, and end fit; `stopped` is true then.
+-- SIGUSR1, which clusters send before a job's time is over, make a Trainer with a checkpoint save
+-- it after the step that runs, and end fit; `stopped` is true then.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"

@@ -37,7 +37,8 @@ function launch.run(command)
   return text, code, os.difftime(os.time(), from)
 end
 
--- The command that runs a script with its arguments on n ranks. variables: of the environment, or nil.
+-- The command that runs a script with its arguments on n ranks. variables: of the environment, or
+-- nil.
 function launch.command(n, script, variables)
   return ("%s %s %s lua5.4 %s"):format(launch.paths(), variables or "", MPIRUN:format(SECONDS, n),
     script)
