@@ -67,6 +67,16 @@ static void set_missing(dm_PlanState how, const char *why) {
   dm_plan_state(DM_CUDNN, how, why);
 }
 
+/* cuDNN compiles the kernels of attention and batch norm by NVRTC, which it opens by name. It
+   is looked for where the other libraries are, and stays open, so that it is found. */
+static void open_compiler(void) {
+  static const char *const names[] = {
+      CUDART_VERSION / 1000 < 13 ? "libnvrtc.so.12" : "libnvrtc.so.13", NULL};
+  char why[DM_PLAN_TEXT] = "";
+  if (!DM_LIBRARY_OPEN(names, why, sizeof why))
+    dm_plan_warn("nvrtc", why, "cuDNN may refuse attention and batch norm");
+}
+
 /* Opens the library when it is first needed: one of 9.0 or newer. */
 static void open_library(void) {
   enum { OLDEST = 90000 };
@@ -81,6 +91,7 @@ static void open_library(void) {
   } else {
     state = OPEN;
     dm_plan_state(DM_CUDNN, DM_PLAN_OPEN, "");
+    open_compiler();
   }
 }
 
@@ -670,8 +681,10 @@ bool dm_dnn_conv(const dm_Conv *c) {
 
 #else /* built without the library's header */
 
+#include "kernels/plans.h"
+
 bool dm_dnn_conv(const dm_Conv *c) {
-  DM_UNUSED(c);
+  if (c->dtype != DM_F64) dm_plan_miss(DM_CUDNN);
   return false;
 }
 

@@ -134,13 +134,13 @@ bool dm_dnn_batch_norm_backward(const dm_BatchNorm *b) {
 
 #else /* built without the library's header */
 
+#include "kernels/plans.h"
+
 bool dm_dnn_batch_norm(const dm_BatchNorm *b) {
   DM_UNUSED(b);
+  dm_plan_miss(DM_CUDNN);
   return false;
 }
-bool dm_dnn_batch_norm_backward(const dm_BatchNorm *b) {
-  DM_UNUSED(b);
-  return false;
-}
+bool dm_dnn_batch_norm_backward(const dm_BatchNorm *b) { return dm_dnn_batch_norm(b); }
 
 #endif

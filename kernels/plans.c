@@ -14,10 +14,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 typedef struct Fate {
   dm_PlanState state;
   char reason[DM_PLAN_TEXT], refusal[DM_PLAN_TEXT];
+  bool warned;
 } Fate;
 static Fate fates[DM_N_PLAN_LIBRARY] = {
 #if !__has_include(<cudnn.h>)
-    [DM_CUDNN] = {DM_PLAN_MISSING, "this build found no cudnn.h", ""},
+    [DM_CUDNN] = {DM_PLAN_MISSING, "this build found no cudnn.h", "", false},
 #endif
 };
 
@@ -44,7 +45,20 @@ void dm_plan_refuse(dm_PlanLibrary library, const char *why) {
   not_taken = (int)library;
 }
 
-void dm_plan_miss(dm_PlanLibrary library) { not_taken = (int)library; }
+void dm_plan_warn(const char *name, const char *why, const char *effect) {
+  fprintf(stderr, "demilune: warning: %s is not used: %s; %s\n", name, why, effect);
+}
+
+void dm_plan_miss(dm_PlanLibrary library) {
+  pthread_mutex_lock(&lock);
+  Fate *const fate = &fates[library];
+  if (fate->state == DM_PLAN_MISSING && !fate->warned) {
+    fate->warned = true;
+    dm_plan_warn(names[library], fate->reason, "our own, slower kernels do its work");
+  }
+  pthread_mutex_unlock(&lock);
+  not_taken = (int)library;
+}
 
 static bool forbids_fallback(void) {
   const char *s = getenv("DEMILUNE_NO_FALLBACK");

@@ -29,7 +29,9 @@ void dm_plan_count(dm_PlanLibrary library, dm_PlanCounter what);
 void dm_plan_state(dm_PlanLibrary library, dm_PlanState state, const char *why);
 /* Counts a call that the library did not take, and keeps why, or "". */
 void dm_plan_refuse(dm_PlanLibrary library, const char *why);
-/* The library is missing, and would have been asked. */
+/* Warns on stderr that a library is not used; effect: what follows from it. */
+void dm_plan_warn(const char *name, const char *why, const char *effect);
+/* The library is missing, and would have been asked: warns about it once. */
 void dm_plan_miss(dm_PlanLibrary library);
 /* Called where our own kernel is about to run in place of a library: DM_OK; or, with
    DEMILUNE_NO_FALLBACK=1, a failure that tells why this thread's last call was not taken. */

@@ -61,8 +61,19 @@ describe("dm.cuda.plans", function()
     assert.equal("true\t216.0\nopen\tnil\tnil\n", printed("", CONVOLVE))
     assert.equal("true\t216.0\noff\tDEMILUNE_CUDNN=0\tnil\n", printed("DEMILUNE_CUDNN=0",
       CONVOLVE))
-    assert.equal("true\t216.0\nmissing\tno libcudnn.so.9; hint: DEMILUNE_CUDA_LIBS=folder\tnil\n",
-      printed("DEMILUNE_EMULATED_MISSING=libcudnn.so.9", CONVOLVE))
+    assert.equal("demilune: warning: cudnn is not used: no libcudnn.so.9; hint: "
+      .. "DEMILUNE_CUDA_LIBS=folder; our own, slower kernels do its work\n"
+      .. "true\t216.0\nmissing\tno libcudnn.so.9; hint: DEMILUNE_CUDA_LIBS=folder\tnil\n",
+      printed("DEMILUNE_EMULATED_MISSING=libcudnn.so.9", CONVOLVE:gsub("^%s*local x[^\n]*\n",
+        "%0for _ = 1, 2 do dm.conv2d(x, w) end\n")))
+    assert.matches("^demilune: warning: cublaslt is not used: no libcublasLt.so.13; [^\n]*\n4.0\n$",
+      printed("DEMILUNE_EMULATED_MISSING=libcublasLt.so.13", [[
+        local x = dm.ones({4, 4}, {device = "cuda"})
+        for _ = 1, 3 do x:matmul(x) end
+        print(x:matmul(x)[{1, 1}]:item())]]))
+    assert.matches("^demilune: warning: nvrtc is not used: no libnvrtc.so.%d+; hint: [^\n]*; cuDNN "
+      .. "may refuse attention and batch norm\ntrue\t216.0\nopen\tnil\tnil\n$",
+      printed("DEMILUNE_EMULATED_MISSING=libnvrtc.so.13", CONVOLVE))
     assert.equal("true\t216.0\nopen\tnil\tthe emulation refuses\n",
       printed("DEMILUNE_EMULATED_CUDNN_REFUSES=cudnnPlan", CONVOLVE))
     assert.equal("untried\n", printed("", "print(dm.cuda.plans().cublaslt.state)"))
@@ -110,9 +121,18 @@ describe("dm.cuda.plans", function()
       step("bert", models.bert{vocab_size = 16, hidden_size = 16, num_hidden_layers = 1,
         num_attention_heads = 2, intermediate_size = 32, max_position_embeddings = 8}, ids, ids)
       step("lstm", models.lstm_lm{vocab_size = 16, width = 16, n_layer = 1}, ids, ids)
+      -- the network of scripts/quantised_sine.lua
+      local layers = {}
+      for _, channels in ipairs{2, 16, 16} do
+        layers[#layers + 1] = nn.Conv2d(channels, 16, 1)
+        layers[#layers + 1] = nn.BatchNorm2d(16)
+        layers[#layers + 1] = nn.ReLU()
+      end
+      layers[#layers + 1] = nn.Conv2d(16, 1, 1)
+      step("sine", nn.Sequential(layers), dm.randn(1, 2, 8, 8))
       step("linear", nn.Sequential{nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)}, dm.randn(4, 8))
     ]])
-    assert.equal("resnet18\nvit\nunet\ngpt2\nbert\nlstm\nlinear\n", text)
+    assert.equal("resnet18\nvit\nunet\ngpt2\nbert\nlstm\nsine\nlinear\n", text)
   end)
 
   it("counts nothing of a library that is left out", function()
