@@ -18,8 +18,7 @@
    Shapes: q (..., L, E), k (..., S, E), v (..., S, D) and a mask (..., L, S) share their batch
    dims; a broadcast dim has step 0. A row whose keys are all masked gives 0.
 
-   In 16 bits cuDNN is asked first (dnn_attention.c), but not with dropout: cuDNN would draw
-   other random numbers than the CPU does. */
+   In 16 bits cuDNN is asked first (dnn_attention.c). */
 #include "kernels/attention.h"
 #include "kernels/own.cuh"
 #include "kernels/plans.h"
@@ -573,9 +572,66 @@ template <class C, class T> static dm_status backward(dm_Call *c) {
   return launch<GV, T>(p, c->out[2]);
 }
 
+/* ---- for cuDNN's graphs; see attention.h ---- */
+
+/* One element of the bias a thread, with those between its rows. */
+struct Bias {
+  Attention<float> p; /* the mask and its batch dims */
+  int64_t heads, size[4], step[4];
+  float *out;
+};
+static __global__ void __launch_bounds__(DM_THREADS) bias_kernel(Bias b) {
+  const int64_t n = b.size[0] * b.step[0];
+  for (int64_t at = dm_thread(); at < n; at += dm_threads()) {
+    const int64_t i = at / b.step[2] % b.size[2], j = at % b.step[2];
+    const int64_t batch = at / b.step[0] * b.heads + at / b.step[1] % b.size[1];
+    float x = 0;
+    if (j < b.size[3]) {
+      const Operand &m = b.p.mask;
+      x = dm_load<float>(m.dtype, m.data, offset_of(b.p, m, batch) + i * m.row + j * m.column);
+      if (m.dtype == DM_BOOL) x = x != 0 ? 0 : DM_ATTENTION_HIDDEN;
+      else if (x == -INFINITY) x = DM_ATTENTION_HIDDEN;
+      else if (x < DM_ATTENTION_HIDDEN / 2) x = DM_ATTENTION_HIDDEN / 2;
+    }
+    b.out[at] = x;
+  }
+}
+extern "C" dm_status dm_attention_bias(const dm_Tensor *mask, int64_t heads,
+                                       const int64_t size[4], const int64_t step[4],
+                                       float *out) {
+  Bias b;
+  memset(&b, 0, sizeof b);
+  b.p.mask = operand_of(mask);
+  b.p.ndim = mask->ndim - 2;
+  memcpy(b.p.size, mask->shape, (size_t)b.p.ndim * sizeof *b.p.size);
+  b.heads = heads;
+  memcpy(b.size, size, sizeof b.size);
+  memcpy(b.step, step, sizeof b.step);
+  b.out = out;
+  return dm_launch(bias_kernel, dm_blocks(size[0] * step[0]), DM_THREADS, 0, b);
+}
+
+/* One warp a row of y. */
+static __global__ void __launch_bounds__(DM_THREADS)
+    unseen_kernel(uint16_t *y, float *lse, int64_t n_row, int64_t n_column) {
+  const int64_t row = dm_thread() / 32;
+  const bool unseen = row < n_row && lse[row] < DM_ATTENTION_HIDDEN * 0.75f;
+  __syncwarp();
+  if (!unseen) return;
+  for (int64_t i = threadIdx.x % 32; i < n_column; i += 32) y[row * n_column + i] = 0;
+  if (threadIdx.x % 32 == 0) lse[row] = INFINITY;
+}
+extern "C" dm_status dm_attention_unseen(dm_Tensor *y, dm_Tensor *lse) {
+  return dm_launch(unseen_kernel, dm_blocks(lse->numel * 32), DM_THREADS, 0,
+                   (uint16_t *)dm_tensor_data(y), (float *)dm_tensor_data(lse), lse->numel,
+                   y->shape[y->ndim - 1]);
+}
+
 /* in: q, k, v, maybe a mask and the generator; out: y (..., L, D) and lse (..., L). */
 DM_CUDA_KERNEL(attention_cuda) {
-  if (dm_dnn_attention(c)) return DM_OK;
+  bool done;
+  DM_TRY(dm_dnn_attention(c, &done));
+  if (done) return DM_OK;
   DM_TRY(dm_plan_fallback(c->op->name));
   DM_FLOAT_TYPES(c->out[0]->dtype, {
     Attention<C> p;
@@ -589,7 +645,9 @@ DM_CUDA_KERNEL(attention_cuda) {
 /* in: gy, q, k, v, y, lse, and maybe a mask and the generator; out: gq, gk, gv, of the shapes
    of q, k and v. */
 DM_CUDA_KERNEL(attention_backward_cuda) {
-  if (dm_dnn_attention_backward(c)) return DM_OK;
+  bool done;
+  DM_TRY(dm_dnn_attention_backward(c, &done));
+  if (done) return DM_OK;
   DM_TRY(dm_plan_fallback(c->op->name));
   DM_FLOAT_TYPES(c->out[0]->dtype, return backward<C, T>(c););
 }

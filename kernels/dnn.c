@@ -565,6 +565,23 @@ bool dm_dnn_run(const Key *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
   return done;
 }
 
+bool dm_dnn_has(const Key *key, dm_DnnBuildFn *build) {
+  pthread_mutex_lock(&lock);
+  const cudnnHandle_t handle = handle_of(dm_cuda_device());
+  const Plan *p = handle ? plan_of(key, handle, build) : NULL;
+  const bool has = p && !p->refused;
+  pthread_mutex_unlock(&lock);
+  return has;
+}
+
+void dm_dnn_refuse(const char *why) {
+  pthread_mutex_lock(&lock);
+  const bool missing = state == MISSING;
+  pthread_mutex_unlock(&lock);
+  if (missing) dm_plan_miss(DM_CUDNN);
+  else dm_plan_refuse(DM_CUDNN, why);
+}
+
 /* ---- convolutions ---- */
 
 enum { UID_X = 1, UID_W, UID_Y };

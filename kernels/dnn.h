@@ -53,9 +53,14 @@ typedef int dm_DnnBuildFn(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *opera
 
 /* Runs the key's graph on n tensors' memory, named by `uid`. Returns false if the library is
    missing or refuses; whatever was written then has to be written again. */
-enum { DM_DNN_MAX_DATA = 16 };
+enum { DM_DNN_MAX_DATA = 20 };
 bool dm_dnn_run(const dm_DnnKey *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
                 void *const *data);
+
+/* Whether the library has a plan for the key's graph, which is made if it must be. */
+bool dm_dnn_has(const dm_DnnKey *key, dm_DnnBuildFn *build);
+/* Notes a call for which the library was not asked, as it would refuse it or is missing. */
+void dm_dnn_refuse(const char *why);
 
 /* ---- parts ----
    A failure gives NULL or false; NULL as an argument is passed on as a failure. */

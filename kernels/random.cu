@@ -18,17 +18,21 @@ extern "C" {
 
 enum { GENERATOR_SITE = 8 };
 
-/* *out gets the generator before the draw, and the generator advances by n counters. One
-   thread works; a warp is the smallest launch. */
-static __global__ void advance_kernel(dm_Generator *generator, uint64_t n, dm_Generator *out) {
+/* *out gets the generator before the draw, and the generator advances by n counters. words:
+   where its offset goes in words, four a counter; or NULL. One thread works; a warp is the
+   smallest launch. */
+static __global__ void advance_kernel(dm_Generator *generator, uint64_t n, dm_Generator *out,
+                                      uint64_t *words) {
   if (threadIdx.x != 0) return;
   *out = *generator;
+  if (words) *words = 4 * generator->offset;
   generator->offset += n;
 }
 
 /* Each stream keeps its own copy of the generator (keep.c). The host sends it again only where
    something else has moved its own: a new seed or state, the CPU, or another stream. */
-dm_status dm_cuda_take_counters(int64_t n, int64_t per_counter, dm_Generator *out) {
+static dm_status take_counters(int64_t n, int64_t per_counter, dm_Generator *out,
+                               uint64_t *words) {
   const dm_Generator *host = dm_thread_state()->generator,
                      was = dm_take_counters(n, per_counter);
   const uint64_t site = dm_site(GENERATOR_SITE, (uint64_t)(uintptr_t)host);
@@ -37,10 +41,13 @@ dm_status dm_cuda_take_counters(int64_t n, int64_t per_counter, dm_Generator *ou
   dm_status st = dm_cuda_keep(site, &was, sizeof was, &kept);
   if (st == DM_OK)
     st = dm_launch(advance_kernel, 1, 32, 0, (dm_Generator *)kept, host->offset - was.offset,
-                   out);
+                   out, words);
   if (st == DM_OK) dm_cuda_kept_is(kept, host, sizeof *host);
   dm_cuda_keep_end();
   return st;
+}
+dm_status dm_cuda_take_counters(int64_t n, int64_t per_counter, dm_Generator *out) {
+  return take_counters(n, per_counter, out, NULL);
 }
 
 /* The generator at the start of a draw, in scratch memory until the launches that read it are
@@ -294,8 +301,8 @@ DM_CUDA_KERNEL(drop_cuda) {
 
 /* Takes a draw's seed and counter as a tensor, without the host reading them. */
 DM_CUDA_KERNEL(counters_cuda) {
-  return dm_cuda_take_counters(DM_ATTR(dm_CountersAttr, c)->n, 4,
-                               (dm_Generator *)dm_tensor_data(c->out[0]));
+  uint64_t *const out = (uint64_t *)dm_tensor_data(c->out[0]);
+  return take_counters(DM_ATTR(dm_CountersAttr, c)->n, 4, (dm_Generator *)out, out + 2);
 }
 
 /* ---- integers ---- */

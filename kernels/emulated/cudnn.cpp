@@ -111,6 +111,12 @@ static const Rule rules[] = {
   PART(OPERATION_REDUCTION, YDESC, TENSOR)
   PART(OPERATION_RESHAPE, XDESC, TENSOR)
   PART(OPERATION_RESHAPE, YDESC, TENSOR)
+  VALUES(RNG, DISTRIBUTION, RNG_DISTRIBUTION, 1)
+  VALUES(RNG, BERNOULLI_DIST_PROBABILITY, DOUBLE, 1)
+  PART(OPERATION_RNG, DESC, RNG)
+  PART(OPERATION_RNG, SEED, TENSOR)
+  PART(OPERATION_RNG, OFFSET_DESC, TENSOR)
+  PART(OPERATION_RNG, YDESC, TENSOR)
   VALUES(OPERATIONGRAPH, HANDLE, HANDLE, 1)
   RULE(OPERATIONGRAPH, OPS, BACKEND_DESCRIPTOR, 1, MAX_ELEMENT, true, -1)
   PART(ENGINEHEUR, OPERATION_GRAPH, OPERATIONGRAPH)
@@ -389,7 +395,8 @@ static cudnnStatus_t check(const Descriptor *d) {
   case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
   case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
   case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
-  case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR: return dm_dnn_check_node(d);
+  case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
+  case CUDNN_BACKEND_OPERATION_RNG_DESCRIPTOR: return dm_dnn_check_node(d);
   case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR: return dm_dnn_check_graph(d);
   case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
     count("cudnnHeuristic");
@@ -467,7 +474,7 @@ static bool is_exact(const Descriptor *engine) {
 }
 static int64_t type_of_graph(const Descriptor *graph) {
   const Descriptor *d = part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
-  const Descriptor *x = dm_dnn_is_node(d) ? dm_dnn_first_tensor(d)
+  const Descriptor *x = dm_dnn_is_node(d) ? dm_dnn_first_tensor(graph)
                         : is_norm(d)      ? norm_of(d).x
                                           : operation_of(d).x;
   return number(x, CUDNN_ATTR_TENSOR_DATA_TYPE);

@@ -1,18 +1,25 @@
 /* The emulated cuDNN's graphs of many operations: matrix products, reductions,
-   pointwise operations and reshapes, one after another in the order given. Every tensor
+   pointwise operations, draws and reshapes, one after another in the order given. Every tensor
    becomes a dense block of floats, rounded to its dtype, so that a graph is tested for
    what it says and not for how an engine would run it.
 
    Shapes, dtypes and ids are held to what the library's attention asks for, and the
-   only reshape is an exchange of the last two dims. */
+   only reshape is an exchange of the last two dims. A draw gives the numbers of our own
+   generator (base/rng.h) from the offset on, in words, so that dropout equals the CPU's: the
+   library's own numbers are others. */
 #include <math.h>
 
 #include "cudnn_internal.h"
+
+extern "C" {
+#include "base/rng.h"
+}
 
 enum { POINTWISE = CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR };
 enum { MATMUL = CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR };
 enum { REDUCTION = CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR };
 enum { RESHAPE = CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR };
+enum { DRAW = CUDNN_BACKEND_OPERATION_RNG_DESCRIPTOR };
 enum { MAX_VALUE = 4 * MAX_ELEMENT };
 
 /* An operation makes y of in[0] and, where they are there, in[1] and in[2]. */
@@ -40,6 +47,8 @@ static Node node_of(const Descriptor *d) {
             PART(MATMUL_CDESC)};
   case REDUCTION:
     return {REDUCTION, PART(REDUCTION_DESC), {PART(REDUCTION_XDESC)}, PART(REDUCTION_YDESC)};
+  case DRAW:
+    return {DRAW, PART(RNG_DESC), {PART(RNG_SEED), PART(RNG_OFFSET_DESC)}, PART(RNG_YDESC)};
   default: return {RESHAPE, nullptr, {PART(RESHAPE_XDESC)}, PART(RESHAPE_YDESC)};
 #undef PART
   }
@@ -47,9 +56,9 @@ static Node node_of(const Descriptor *d) {
 
 bool dm_dnn_is_node(const Descriptor *d) {
   const int type = (int)d->type;
-  return type == POINTWISE || type == MATMUL || type == REDUCTION || type == RESHAPE;
+  return type == POINTWISE || type == MATMUL || type == REDUCTION || type == RESHAPE ||
+         type == DRAW;
 }
-const Descriptor *dm_dnn_first_tensor(const Descriptor *d) { return node_of(d).in[0]; }
 
 static bool is_virtual(const Descriptor *t) {
   return attribute_of(const_cast<Descriptor *>(t), CUDNN_ATTR_TENSOR_IS_VIRTUAL) &&
@@ -66,9 +75,10 @@ static const int64_t *steps(const Descriptor *t) {
 
 /* ---- checks ---- */
 
+/* b may have fewer heads, each of which serves several of a's. */
 static bool is_product(const Node &n) {
   const int64_t *a = sizes(n.in[0]), *b = sizes(n.in[1]), *c = sizes(n.y);
-  return a[0] == b[0] && a[0] == c[0] && a[1] == b[1] && a[1] == c[1] && a[2] == c[2] &&
+  return a[0] == b[0] && a[0] == c[0] && a[1] % b[1] == 0 && a[1] == c[1] && a[2] == c[2] &&
          a[3] == b[2] && b[3] == c[3] && type_of(n.in[0]) == type_of(n.in[1]) &&
          number(n.how, CUDNN_ATTR_MATMUL_COMP_TYPE) == CUDNN_DATA_FLOAT;
 }
@@ -93,6 +103,20 @@ static bool is_turned(const Node &n) {
     if (sizes(n.y)[d] != sizes(n.in[0])[from[d]] || steps(n.y)[d] != steps(n.in[0])[from[d]])
       return false;
   return is_virtual(n.y);
+}
+
+static bool is_number(const Descriptor *t) {
+  return numel(t) == 1 && type_of(t) == CUDNN_DATA_INT64 && !is_virtual(t) && !is_by_value(t);
+}
+static double kept_by(const Node &n) {
+  double p;
+  memcpy(&p, numbers(n.how, CUDNN_ATTR_RNG_BERNOULLI_DIST_PROBABILITY), sizeof p);
+  return p;
+}
+static bool is_draw(const Node &n) {
+  return is_number(n.in[0]) && is_number(n.in[1]) && is_virtual(n.y) &&
+         type_of(n.y) == CUDNN_DATA_FLOAT && kept_by(n) > 0 && kept_by(n) < 1 &&
+         number(n.how, CUDNN_ATTR_RNG_DISTRIBUTION) == CUDNN_RNG_DISTRIBUTION_BERNOULLI;
 }
 
 static bool is_pointwise(const Node &n) {
@@ -130,6 +154,7 @@ cudnnStatus_t dm_dnn_check_node(const Descriptor *d) {
   const bool ok = n.type == MATMUL      ? is_product(n)
                   : n.type == REDUCTION ? is_reduction(n)
                   : n.type == RESHAPE   ? is_turned(n)
+                  : n.type == DRAW      ? is_draw(n)
                                         : is_pointwise(n);
   return ok ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
 }
@@ -180,6 +205,14 @@ cudnnStatus_t dm_dnn_check_graph(const Descriptor *d) {
     return made || maker < user || (n_maker == 0 && !is_virtual(t));
   });
   return ok ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
+}
+
+/* Of the first operation that is no draw. */
+const Descriptor *dm_dnn_first_tensor(const Descriptor *d) {
+  const Graph g(d);
+  int64_t i = 0;
+  while (i + 1 < g.n && g.node(i).type == DRAW) i++;
+  return g.node(i).in[0];
 }
 
 /* An engine of attention keeps the matrix of scores out of memory, but where the query's
@@ -262,10 +295,12 @@ static float rounded(int64_t type, float v) {
 }
 
 static void multiply(const Value &a, const Value &b, const Value &y) {
+  const int64_t each_serves = a.size[1] / b.size[1];
   each(y.t, [&](const int64_t *i, int64_t n) {
     double sum = 0;
     for (int64_t k = 0; k < a.size[3]; k++)
-      sum += (double)a.at(i[0], i[1], i[2], k) * (double)b.at(i[0], i[1], k, i[3]);
+      sum +=
+          (double)a.at(i[0], i[1], i[2], k) * (double)b.at(i[0], i[1] / each_serves, k, i[3]);
     y.v[n] = (float)sum;
   });
 }
@@ -293,12 +328,24 @@ static float point(int64_t mode, float x, float b, float t, int64_t index) {
   }
 }
 
+static void draw(const Run *r, const Node &n, const Value &y) {
+  const uint64_t seed = *(const uint64_t *)data_of(r->pack, n.in[0]);
+  const uint64_t first = *(const uint64_t *)data_of(r->pack, n.in[1]);
+  const float p = (float)(1 - kept_by(n));
+  each(y.t, [&](const int64_t *, int64_t i) {
+    const uint64_t word = first + (uint64_t)i;
+    y.v[i] = dm_uniform_f32(dm_philox(seed, word / 4).v[word % 4]) >= p;
+  });
+}
+
 static void evaluate(Run *r, const Node &node) {
   const Value *in[3] = {};
-  for (int i = 0; i < 3; i++)
+  for (int i = 0; i < 3 && node.type != DRAW; i++)
     if (node.in[i]) in[i] = &value_of(r, node.in[i]);
   const Value &y = value_new(r, node.y);
-  if (node.type == MATMUL) {
+  if (node.type == DRAW) {
+    draw(r, node, y);
+  } else if (node.type == MATMUL) {
     multiply(*in[0], *in[1], y);
   } else if (node.type == REDUCTION) {
     reduce(number(node.how, CUDNN_ATTR_REDUCTION_OPERATOR) == CUDNN_REDUCE_TENSOR_ADD, *in[0],

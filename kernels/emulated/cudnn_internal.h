@@ -47,7 +47,8 @@ static inline size_t size_of(cudnnBackendAttributeType_t type) {
   case CUDNN_TYPE_HANDLE:
   case CUDNN_TYPE_VOID_PTR:
   case CUDNN_TYPE_BACKEND_DESCRIPTOR: return sizeof(void *);
-  case CUDNN_TYPE_INT64: return sizeof(int64_t);
+  case CUDNN_TYPE_INT64:
+  case CUDNN_TYPE_DOUBLE: return sizeof(int64_t);
   case CUDNN_TYPE_BOOLEAN: return sizeof(bool);
   default: return sizeof(int32_t);
   }
@@ -120,7 +121,7 @@ bool dm_dnn_is_node(const Descriptor *d);
 cudnnStatus_t dm_dnn_check_node(const Descriptor *d);
 /* Of a finished graph's operations. */
 cudnnStatus_t dm_dnn_check_graph(const Descriptor *graph);
-const Descriptor *dm_dnn_first_tensor(const Descriptor *node);
+const Descriptor *dm_dnn_first_tensor(const Descriptor *graph);
 int64_t dm_dnn_stored_bytes(const Descriptor *graph); /* of a plan's workspace */
 cudnnStatus_t dm_dnn_execute_graph(cudnnHandle_t handle, const Descriptor *graph,
                                    const Descriptor *pack, bool wrong);

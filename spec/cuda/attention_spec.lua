@@ -115,6 +115,11 @@ describe("attention on cuda", function()
   end)
 
   it("drops what the CPU drops", function()
+    -- In 16 bits this is promised for deterministic algorithms only: cuDNN draws otherwise.
+    local _ <close> = setmetatable({}, {__close = function()
+      dm.use_deterministic_algorithms(false)
+    end})
+    dm.use_deterministic_algorithms(true)
     for _, dtype in ipairs{"float32", "float64", "float16"} do
       for _, S in ipairs{80, 33, 70} do -- rows of the draw begin at any word of a counter
         compare("dropout over " .. S, dtype, 80, heads(dtype, 37, S, 8, 8, function()
@@ -215,9 +220,11 @@ describe("attention by cuDNN", function()
           dm.manual_seed(1)
           local layout = how.layout or function(x) return x end
           local q, k, v = layout(t[1], 1), layout(t[2], 2), layout(t[3], 3)
+          if how.gqa then k, v = k:narrow(2, 1, how.gqa), v:narrow(2, 1, how.gqa) end
           local y = dm.scaled_dot_product_attention(q, k, v, {
             is_causal = how.causal, dropout_p = how.dropout_p, scale = how.scale,
-            attn_mask = how.mask and dm.zeros({L, S}, {dtype = dtype, device = device})
+            attn_mask = how.mask and how.mask(L, S, dtype):to(device),
+            enable_gqa = how.gqa ~= nil
           })
           if how.sum then y:sum():backward()
           else y:backward(gy:to(dtype):to(device):expand(y.shape)) end
@@ -290,24 +297,83 @@ describe("attention by cuDNN", function()
     assert.equal(0, own(n))
   end)
 
-  both.it_counts("hands over to our own backward, which reads its lse", function()
-    local n = counts("", [[attend(dtype, {2, 2, 40, 40, 8, 8}, {causal = true, sum = true})]])
-    assert.equal(2, n.cudnnBackendExecuteGraph) -- a sum's gradient is one number at no steps
-    assert.equal(6, own(n))
+  -- Masks of (L, S), of more and of fewer dims, with rows that see no key.
+  local MASKS = [[
+    local MASKS = {
+      function(L, S) return dm.randn(L, S):gt(-0.5) end,
+      function(L, S)
+        return dm.randn(L, S):gt(-0.5):logical_and(dm.arange(L):gt(4):unsqueeze(2))
+      end,
+      function(L, S) return dm.randn(2, 1, 1, S):gt(-0.5) end,
+      function(L, S, dtype) return dm.randn(2, 1, L, S, {dtype = dtype}) end,
+      function(L, S) return dm.randn(3, S, L):transpose(2, 3) end,
+      function(L, S, dtype) return dm.full({L, S}, -math.huge, {dtype = dtype}):triu(6) end,
+      function(L, S) return dm.full({L, S}, -math.huge):triu(-3) end,
+      function(L) return dm.randn(L, 1, {dtype = "float64"}) end,
+      function(L, S) return dm.randn(2, 3, L, S) end,
+    }
+  ]]
+  both.it_counts("takes masks of every kind, one plan for those that repeat alike", function()
+    local n = counts("", MASKS .. [[
+      for _, mask in ipairs(MASKS) do attend(dtype, {2, 3, 9, 21, 8, 8}, {mask = mask}) end
+    ]])
+    assert.equal(36, n.cudnnBackendExecuteGraph)
+    assert.equal(20, n.cudnnHeuristic) -- five shapes of a bias
+    assert.equal(18, n.unseen_kernel)
+    assert.equal(0, own(n))
+  end)
+
+  both.it_counts("draws dropout, and draws it again for the gradients", function()
+    local n = counts("", MASKS .. [[
+      for _ = 1, 2 do
+        attend(dtype, {2, 3, 19, 33, 8, 8}, {dropout_p = 0.3, causal = true})
+        attend(dtype, {2, 3, 9, 21, 8, 8}, {dropout_p = 0.5, mask = MASKS[2]})
+      end
+    ]])
+    assert.equal(16, n.cudnnBackendExecuteGraph)
+    assert.equal(8, n.cudnnHeuristic)
+    assert.equal(0, own(n))
+  end)
+
+  both.it_counts("shares the heads of keys and values as they lie", function()
+    local n = counts("", [[
+      attend(dtype, {2, 6, 19, 33, 8, 8}, {gqa = 2, causal = true})
+      attend(dtype, {2, 6, 19, 33, 8, 8}, {gqa = 1})
+      attend(dtype, {2, 6, 9, 21, 8, 8}, {gqa = 3, dropout_p = 0.2,
+        mask = function(L, S) return dm.randn(6, L, S):gt(-0.5) end})
+      attend(dtype, {2, 6, 9, 21, 8, 8}, {gqa = 2, mask = function(L, S)
+        return dm.randn(2, 1, L, S)
+      end})
+      attend(dtype, {2, 2, 9, 9, 8, 8}, {layout = function(x, i)
+        return i == 1 and x or x:select(2, 1):unsqueeze(2):expand(x.shape)
+      end})
+    ]])
+    assert.equal(20, n.cudnnBackendExecuteGraph)
+    assert.equal(0, own(n))
+  end)
+
+  both.it_counts("copies what lies in a way that no engine takes", function()
+    for what, call in pairs{
+      ["columns apart"] = "{2, 2, 9, 9, 8, 8}, {layout = function(x)" ..
+        " return x:transpose(3, 4):contiguous():transpose(3, 4) end}",
+      ["an odd start"] = "{2, 2, 9, 9, 8, 8}, {layout = function(x) return" ..
+        " dm.cat{x[{1, 1, 1, {1, 1}}], x:flatten()}:narrow(1, 2, x:numel()):view(x.shape) end}",
+      ["one key for all"] = "{2, 2, 9, 9, 8, 8}, {layout = function(x, i) return i == 1 and x" ..
+        " or x[{{1, 1}, {1, 1}}]:expand(x.shape) end}",
+      ["five dims"] = "{1, 2, 2, 9, 9, 8, 8}",
+      ["a sum's gradient"] = "{2, 2, 40, 40, 8, 8}, {causal = true, sum = true}",
+    } do
+      local n = counts("", "attend(dtype, " .. call .. ")")
+      assert.equal(4, n.cudnnBackendExecuteGraph, what)
+      assert.equal(0, own(n), what)
+    end
   end)
 
   both.it_counts("leaves to our own kernels what it does not take", function()
     for what, call in pairs{
       ["odd heads"] = "{2, 2, 9, 9, 12, 12}", ["wide heads"] = "{1, 2, 9, 9, 264, 264}",
-      ["other values"] = "{2, 2, 9, 9, 8, 16}", dropout = "{2, 2, 9, 9, 8, 8}, {dropout_p = 0.3}",
-      ["a mask"] = "{2, 2, 9, 9, 8, 8}, {mask = true}",
-      ["five dims"] = "{1, 2, 2, 9, 9, 8, 8}",
-      ["columns apart"] = "{2, 2, 9, 9, 8, 8}, {layout = function(x)" ..
-        " return x:transpose(3, 4):contiguous():transpose(3, 4) end}",
-      ["shared keys"] = "{2, 2, 9, 9, 8, 8}, {layout = function(x, i)" ..
-        " return i == 1 and x or x:select(2, 1):unsqueeze(2):expand(x.shape) end}",
-      ["an odd start"] = "{2, 2, 9, 9, 8, 8}, {layout = function(x) return" ..
-        " dm.cat{x[{1, 1, 1, {1, 1}}], x:flatten()}:narrow(1, 2, x:numel()):view(x.shape) end}",
+      ["other values"] = "{2, 2, 9, 9, 8, 16}",
+      ["all dropped"] = "{2, 2, 9, 9, 8, 8}, {dropout_p = 1}",
     } do
       local n = counts("", "attend(dtype, " .. call .. ")")
       assert.equal(0, n.cudnnBackendExecuteGraph, what)
@@ -316,6 +382,40 @@ describe("attention by cuDNN", function()
     local n = counts("", [[attend("float32", {2, 2, 9, 9, 8, 8})]])
     assert.equal(0, n.cudnnBackendExecuteGraph)
     assert.equal(8, own(n))
+  end)
+
+  both.it_counts("has dropout drawn by our own kernels where that has to be repeated", function()
+    local n = counts("", [[
+      dm.use_deterministic_algorithms(true)
+      attend(dtype, {2, 2, 9, 9, 8, 8}, {dropout_p = 0.3})
+    ]])
+    assert.equal(0, n.cudnnBackendExecuteGraph)
+    assert.equal(8, own(n))
+    n = counts("", [[
+      local mask = dm.zeros{9, 9}:requires_grad_()
+      attend(dtype, {2, 2, 9, 9, 8, 8}, {dropout_p = 0.3, mask = function() return mask end})
+    ]])
+    assert.equal(0, n.cudnnBackendExecuteGraph)
+    counts("", [[
+      local q = dm.randn(1, 2, 9, 8, {dtype = dtype, device = "cuda"}):requires_grad_()
+      local y = dm.scaled_dot_product_attention(q, q, q, {dropout_p = 0.3})
+      local ok, why = pcall(dm.autograd.grad, {y:sum()}, {q}, {create_graph = true})
+      assert(not ok and tostring(why):find "no second derivatives on cuda:0; hint: use_determ", why)
+    ]])
+  end)
+
+  both.it_counts("has one side draw for a size, whatever becomes of later calls", function()
+    -- Without the backward's plan the forward does not begin; a failure after it is an error.
+    local n = counts("DEMILUNE_EMULATED_CUDNN_REFUSES=cudnnPlan", [[
+      attend(dtype, {2, 3, 9, 21, 8, 8}, {dropout_p = 0.5})
+    ]])
+    assert.equal(0, n.cudnnBackendExecuteGraph)
+    assert.equal(8, own(n))
+    counts("DEMILUNE_EMULATED_CUDNN_REFUSES=cudnnBackendExecute", [[
+      local q = dm.randn(1, 2, 9, 8, {dtype = dtype, device = "cuda"})
+      local ok, why = pcall(dm.scaled_dot_product_attention, q, q, q, {dropout_p = 0.3})
+      assert(not ok and tostring(why):find "cuDNN fails, and nothing else can draw", why)
+    ]])
   end)
 
   both.it_counts("leaves what it refuses to our own kernels, with the same results", function()

@@ -22,6 +22,7 @@
 #include "kernels/attention.h"
 #include "kernels/conv.h"
 #include "kernels/dnn.h"
+#include "kernels/fill.h"
 #include "kernels/library.h"
 #include "kernels/norm.h"
 #include "op/random/random.h"
@@ -131,6 +132,41 @@ dm_status dm_cuda_scratch(int64_t n_bytes, void **out) {
 void dm_cuda_scratch_free(void *p, int64_t n_bytes) {
   DM_UNUSED(p);
   DM_UNUSED(n_bytes);
+}
+
+/* Every tensor here has a layout that engines take, and no mask is read. */
+dm_status dm_tensor_new(dm_DType dtype, int ndim, const int64_t *shape, dm_Device dev,
+                        dm_Tensor **out) {
+  DM_UNUSED(dtype);
+  DM_UNUSED(ndim);
+  DM_UNUSED(shape);
+  DM_UNUSED(dev);
+  DM_UNUSED(out);
+  return DM_EMEM;
+}
+void dm_tensor_unref(dm_Tensor **t) { DM_UNUSED(t); }
+bool dm_tensor_is_contiguous(const dm_Tensor *t) {
+  DM_UNUSED(t);
+  return true;
+}
+dm_status dm_cuda_copy(dm_Tensor *out, dm_Tensor *in) {
+  DM_UNUSED(out);
+  DM_UNUSED(in);
+  return DM_EMEM;
+}
+dm_status dm_attention_bias(const dm_Tensor *mask, int64_t heads, const int64_t size[4],
+                            const int64_t step[4], float *out) {
+  DM_UNUSED(mask);
+  DM_UNUSED(heads);
+  DM_UNUSED(size);
+  DM_UNUSED(step);
+  DM_UNUSED(out);
+  return DM_OK;
+}
+dm_status dm_attention_unseen(dm_Tensor *y, dm_Tensor *lse) {
+  DM_UNUSED(y);
+  DM_UNUSED(lse);
+  return DM_OK;
 }
 
 cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr which, int device) {
@@ -301,6 +337,10 @@ static void check_norm(const NormCase *t) {
  */
 typedef enum Layout { HEADS, PACKED, TOKENS } Layout;
 
+/* A mask's dims that have a size: none; keys (B, 1, 1, S), as padding has; (L, S), as a causal
+   one or a table; (B, 1, L, S); all; (1, H, L, S), as position biases have. */
+typedef enum Mask { NO_MASK, KEYS, TABLE, BATCHES, ALL, HEADED } Mask;
+
 typedef struct AttentionCase {
   dm_DType dtype;
   bool causal;
@@ -309,29 +349,53 @@ typedef struct AttentionCase {
   bool deterministic;
   int most; /* MB, of the backward; SUM: a float32 for each element of q, as some GPUs want for
                the sum of its gradient besides ours */
+  Mask mask;
+  double drop; /* the probability */
+  int groups;  /* heads of q that share one of k and v */
 } AttentionCase;
 
 static const AttentionCase attention_cases[] = {
     /* GPT-2 at several lengths; ViT-S and ViT-B; BERT; wide heads; odd lengths */
-    {DM_BF16, true, 16, 12, 1024, 1024, 64, PACKED, false, SUM},
-    {DM_F16, true, 16, 12, 1024, 1024, 64, HEADS, false, SUM},
-    {DM_BF16, true, 16, 12, 2048, 2048, 64, PACKED, false, SUM},
-    {DM_BF16, true, 4, 12, 4096, 4096, 64, PACKED, false, SUM},
-    {DM_BF16, true, 1, 8, 8192, 8192, 64, PACKED, false, SUM},
-    {DM_BF16, true, 64, 6, 256, 256, 64, PACKED, false, SUM},
-    {DM_BF16, false, 256, 6, 197, 197, 64, PACKED, false, SUM},
-    {DM_F16, false, 16, 12, 512, 512, 64, TOKENS, false, SUM},
-    {DM_BF16, false, 4, 8, 128, 256, 64, HEADS, false, SUM},
-    {DM_BF16, true, 4, 16, 2048, 2048, 128, PACKED, false, SUM},
-    {DM_F16, false, 2, 4, 100, 100, 40, HEADS, false, SUM},
-    {DM_F16, false, 2, 4, 128, 128, 72, HEADS, false, SUM},
-    {DM_BF16, true, 16, 12, 1000, 1000, 64, PACKED, false, SUM},
-    {DM_BF16, false, 1, 12, 7, 7, 64, PACKED, false, SUM},
-    {DM_BF16, true, 2, 12, 1, 1024, 64, HEADS, false, SUM},
-    {DM_BF16, true, 2, 8, 1024, 1024, 256, PACKED, false, SUM},
+    {DM_BF16, true, 16, 12, 1024, 1024, 64, PACKED, false, SUM, NO_MASK, 0, 1},
+    {DM_F16, true, 16, 12, 1024, 1024, 64, HEADS, false, SUM, NO_MASK, 0, 1},
+    {DM_BF16, true, 16, 12, 2048, 2048, 64, PACKED, false, SUM, NO_MASK, 0, 1},
+    {DM_BF16, true, 4, 12, 4096, 4096, 64, PACKED, false, SUM, NO_MASK, 0, 1},
+    {DM_BF16, true, 1, 8, 8192, 8192, 64, PACKED, false, SUM, NO_MASK, 0, 1},
+    {DM_BF16, true, 64, 6, 256, 256, 64, PACKED, false, SUM, NO_MASK, 0, 1},
+    {DM_BF16, false, 256, 6, 197, 197, 64, PACKED, false, SUM, NO_MASK, 0, 1},
+    {DM_F16, false, 16, 12, 512, 512, 64, TOKENS, false, SUM, NO_MASK, 0, 1},
+    {DM_BF16, false, 4, 8, 128, 256, 64, HEADS, false, SUM, NO_MASK, 0, 1},
+    {DM_BF16, true, 4, 16, 2048, 2048, 128, PACKED, false, SUM, NO_MASK, 0, 1},
+    {DM_F16, false, 2, 4, 100, 100, 40, HEADS, false, SUM, NO_MASK, 0, 1},
+    {DM_F16, false, 2, 4, 128, 128, 72, HEADS, false, SUM, NO_MASK, 0, 1},
+    {DM_BF16, true, 16, 12, 1000, 1000, 64, PACKED, false, SUM, NO_MASK, 0, 1},
+    {DM_BF16, false, 1, 12, 7, 7, 64, PACKED, false, SUM, NO_MASK, 0, 1},
+    {DM_BF16, true, 2, 12, 1, 1024, 64, HEADS, false, SUM, NO_MASK, 0, 1},
+    {DM_BF16, true, 2, 8, 1024, 1024, 256, PACKED, false, SUM, NO_MASK, 0, 1},
     /* in a fixed order the scores' gradients lie in memory, 2 B H L S bytes */
-    {DM_BF16, true, 16, 12, 1024, 1024, 64, PACKED, true, 403},
-    {DM_BF16, true, 16, 12, 2048, 2048, 64, PACKED, true, REFUSED},
+    {DM_BF16, true, 16, 12, 1024, 1024, 64, PACKED, true, 403, NO_MASK, 0, 1},
+    {DM_BF16, true, 16, 12, 2048, 2048, 64, PACKED, true, REFUSED, NO_MASK, 0, 1},
+    /* masks: BERT's padding, tables, ViT's odd lengths, one for each head */
+    {DM_F16, false, 16, 12, 512, 512, 64, TOKENS, false, SUM, KEYS, 0, 1},
+    {DM_BF16, false, 16, 12, 512, 512, 64, TOKENS, false, SUM, KEYS, 0, 1},
+    {DM_BF16, false, 16, 12, 1024, 1024, 64, PACKED, false, SUM, TABLE, 0, 1},
+    {DM_BF16, false, 16, 12, 197, 197, 64, PACKED, false, SUM, BATCHES, 0, 1},
+    {DM_F16, false, 4, 8, 100, 133, 64, HEADS, false, SUM, ALL, 0, 1},
+    {DM_BF16, false, 64, 3, 49, 49, 32, PACKED, false, SUM, HEADED, 0, 1},
+    {DM_BF16, false, 2, 8, 1, 1000, 128, HEADS, false, SUM, KEYS, 0, 1},
+    {DM_BF16, false, 4, 12, 512, 512, 64, TOKENS, true, 30, KEYS, 0, 1},
+    {DM_BF16, false, 2, 4, 128, 128, 256, HEADS, false, SUM, ALL, 0, 1},
+    /* dropout, with and without masks */
+    {DM_BF16, true, 16, 12, 1024, 1024, 64, PACKED, false, SUM, NO_MASK, 0.1, 1},
+    {DM_F16, false, 256, 6, 197, 197, 64, PACKED, false, SUM, NO_MASK, 0.1, 1},
+    {DM_BF16, false, 16, 12, 512, 512, 64, TOKENS, false, SUM, KEYS, 0.1, 1},
+    {DM_F16, false, 4, 8, 100, 133, 64, HEADS, false, SUM, ALL, 0.5, 1},
+    /* grouped queries, as Llama's and Mistral's; one head for all */
+    {DM_BF16, true, 4, 32, 2048, 2048, 128, TOKENS, false, SUM, NO_MASK, 0, 4},
+    {DM_F16, true, 2, 8, 1000, 1000, 64, HEADS, false, SUM, NO_MASK, 0, 8},
+    {DM_BF16, false, 2, 8, 100, 133, 64, HEADS, false, SUM, ALL, 0, 2},
+    {DM_BF16, true, 2, 8, 256, 256, 64, HEADS, false, SUM, NO_MASK, 0.1, 4},
+    {DM_BF16, true, 2, 8, 256, 256, 64, HEADS, true, 3, NO_MASK, 0, 4},
 };
 
 static dm_Storage storages[16];
@@ -356,42 +420,86 @@ static dm_Tensor *tensor(int i, dm_DType dtype, const int64_t size[4], Layout la
   return t;
 }
 
-static void check_attention(const AttentionCase *t) {
-  const int64_t q[4] = {t->b, t->h, t->l, t->d}, k[4] = {t->b, t->h, t->s, t->d};
-  const int64_t lse[4] = {t->b, t->h, t->l, 1};
-  const dm_AttentionAttr attr = {.is_causal = t->causal, .scale = 0.125};
-  thread_state.deterministic = t->deterministic;
-  dm_Tensor *in[] = {tensor(0, t->dtype, q, t->layout), tensor(1, t->dtype, k, t->layout),
-                     tensor(2, t->dtype, k, t->layout)};
-  dm_Call forward = {.attr = &attr, .in = in, .n_in = 3, .n_out = 2};
-  forward.out[0] = tensor(3, t->dtype, q, HEADS);
-  forward.out[1] = tensor(4, DM_F32, lse, HEADS);
-  char what[160];
-  snprintf(what, sizeof what, "attention %s%s q {%d, %d, %d, %d}, %d keys, layout %d",
-           name_of(t->dtype), t->causal ? " causal" : "", t->b, t->h, t->l, t->d, t->s,
-           (int)t->layout);
-  start();
-  judge(what, dm_dnn_attention(&forward), 1 * MB);
+/* Cuts the heads of a tensor into (heads / groups, groups). repeated: it has heads / groups in
+   memory, and each is read `groups` times. */
+static dm_Tensor *grouped(dm_Tensor *t, int64_t groups, bool repeated) {
+  if (groups < 2) return t;
+  for (int d = 4; d > 2; d--) {
+    t->shape[d] = t->shape[d - 1];
+    t->stride[d] = t->stride[d - 1];
+  }
+  t->ndim = 5;
+  t->shape[2] = groups;
+  t->stride[2] = repeated ? 0 : t->stride[1];
+  if (repeated) t->numel *= groups;
+  else {
+    t->stride[1] *= groups;
+    t->shape[1] /= groups;
+  }
+  return t;
+}
 
-  dm_Tensor *back_in[] = {tensor(5, t->dtype, q, t->layout == HEADS ? HEADS : TOKENS),
-                          in[0],
-                          in[1],
-                          in[2],
-                          forward.out[0],
-                          forward.out[1]};
-  dm_Call backward = {.attr = &attr, .in = back_in, .n_in = 6, .n_out = 3};
-  backward.out[0] = tensor(6, t->dtype, q, HEADS);
-  backward.out[1] = tensor(7, t->dtype, k, HEADS);
-  backward.out[2] = tensor(8, t->dtype, k, HEADS);
+/* A mask of the case, like the scores with steps of 0. */
+static dm_Tensor *mask_of(const AttentionCase *t, int64_t groups) {
+  static const bool has[][4] = {{0, 0, 0, 0}, {1, 0, 0, 1}, {0, 0, 1, 1},
+                                {1, 0, 1, 1}, {1, 1, 1, 1}, {0, 1, 1, 1}};
+  const int64_t size[4] = {t->b, t->h, t->l, t->s};
+  dm_Tensor *m = tensor(9, DM_BOOL, size, HEADS);
+  for (int d = 0; d < 4; d++)
+    if (!has[t->mask][d]) m->stride[d] = 0;
+  return grouped(m, groups, false);
+}
+
+static void check_attention(const AttentionCase *t) {
+  const int64_t groups = t->groups;
+  const int64_t q[4] = {t->b, t->h, t->l, t->d}, k[4] = {t->b, t->h / groups, t->s, t->d};
+  const int64_t gk[4] = {t->b, t->h, t->s, t->d}, lse[4] = {t->b, t->h, t->l, 1},
+                three[1] = {3};
+  const dm_AttentionAttr attr = {
+      .is_causal = t->causal, .scale = 0.125, .drop = {.p = t->drop}};
+  thread_state.deterministic = t->deterministic;
+  dm_Tensor *counters = tensor(10, DM_I64, lse, HEADS);
+  counters->ndim = 1;
+  memcpy(counters->shape, three, sizeof three);
+  dm_Tensor *in[5] = {grouped(tensor(0, t->dtype, q, t->layout), groups, false),
+                      grouped(tensor(1, t->dtype, k, t->layout), groups, true),
+                      grouped(tensor(2, t->dtype, k, t->layout), groups, true),
+                      t->mask ? mask_of(t, groups) : NULL, counters};
+  const int n_more = t->drop != 0 ? 2 : t->mask ? 1 : 0;
+  dm_Call forward = {.attr = &attr, .in = in, .n_in = 3 + n_more, .n_out = 2};
+  forward.out[0] = grouped(tensor(3, t->dtype, q, HEADS), groups, false);
+  forward.out[1] = tensor(4, DM_F32, lse, HEADS);
+  char what[200];
+  snprintf(
+      what, sizeof what,
+      "attention %s%s q {%d, %d, %d, %d}, %d keys, layout %d, mask %d, dropout %g, groups %d",
+      name_of(t->dtype), t->causal ? " causal" : "", t->b, t->h, t->l, t->d, t->s,
+      (int)t->layout, (int)t->mask, t->drop, (int)groups);
+  start();
+  bool done;
+  dm_dnn_attention(&forward, &done);
+  judge(what, done, 1 * MB);
+
+  dm_Tensor *back_in[] = {
+      grouped(tensor(5, t->dtype, q, t->layout == HEADS ? HEADS : TOKENS), groups, false),
+      in[0],
+      in[1],
+      in[2],
+      forward.out[0],
+      forward.out[1],
+      in[3],
+      in[4]};
+  dm_Call backward = {.attr = &attr, .in = back_in, .n_in = 6 + n_more, .n_out = 3};
+  backward.out[0] = grouped(tensor(6, t->dtype, q, HEADS), groups, false);
+  backward.out[1] = grouped(tensor(7, t->dtype, gk, HEADS), groups, false);
+  backward.out[2] = grouped(tensor(8, t->dtype, gk, HEADS), groups, false);
   const size_t n = strlen(what);
   snprintf(what + n, sizeof what - n, ", gradients%s",
            t->deterministic ? ", deterministic" : "");
   start();
   const int64_t sum = (int64_t)sizeof(float) * in[0]->numel;
-  judge(what, dm_dnn_attention_backward(&backward),
-        t->most == REFUSED ? REFUSED
-        : t->most == SUM   ? sum + MB
-                           : t->most * MB);
+  dm_dnn_attention_backward(&backward, &done);
+  judge(what, done, t->most == REFUSED ? REFUSED : t->most == SUM ? sum + MB : t->most * MB);
 }
 
 /* ---- the program ---- */

@@ -116,7 +116,7 @@ describe("dm.cuda.plans", function()
       step("vit", models.vit_s_16{image_size = 16, patch_size = 8, num_layers = 1,
         hidden_dim = 64, mlp_dim = 128, num_heads = 2}, images)
       step("unet", models.unet{width = 8, depth = 2}, images)
-      step("gpt2", models.gpt2{vocab_size = 16, n_embd = 16, n_layer = 1, n_head = 2, dropout = 0,
+      step("gpt2", models.gpt2{vocab_size = 16, n_embd = 16, n_layer = 1, n_head = 2, dropout = 0.1,
         block_size = 8}, ids, ids)
       step("bert", models.bert{vocab_size = 16, hidden_size = 16, num_hidden_layers = 1,
         num_attention_heads = 2, intermediate_size = 32, max_position_embeddings = 8}, ids, ids)

@@ -256,5 +256,5 @@ op.kernel "counters" {
   options = {"n:int", "device:device=none"},
   gradient = false,
   flags = "hidden create random",
-  doc = "the generator's seed and offset, which moves on by n words",
+  doc = "the generator's seed, its offset and four times that; it moves on by n words",
 }

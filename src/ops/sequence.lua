@@ -13,10 +13,11 @@ op.composed "scaled_dot_product_attention" {
 }
 
 -- p is 0 without dropout; the elements of the draw are those of (batch, L, S). On devices other
--- than the CPU the generator's state is a tensor, counters.
+-- than the CPU the generator's state is a tensor, counters; own_draw: dropout's numbers have to be
+-- the CPU's there too.
 op.kernel "attention" {
   tensors = "query, key, value, mask?, counters?",
-  options = {"is_causal:bool", "scale:num", "p:num", "seed:int", "offset:int"},
+  options = {"is_causal:bool", "scale:num", "own_draw:bool", "p:num", "seed:int", "offset:int"},
   outputs = 2,
   saves = "I0 I1 I2 I3 I4 O0 O1",
   flags = "hidden",
@@ -27,7 +28,7 @@ op.kernel "attention" {
 
 op.kernel "attention_backward" {
   tensors = "gy, query, key, value, y?, lse, mask?, counters?",
-  options = {"is_causal:bool", "scale:num", "p:num", "seed:int", "offset:int"},
+  options = {"is_causal:bool", "scale:num", "own_draw:bool", "p:num", "seed:int", "offset:int"},
   outputs = 3,
   gradient = false,
   flags = "hidden",

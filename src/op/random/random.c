@@ -433,15 +433,17 @@ dm_Tensor *dm_x_dropout(dm_X *x, double p, dm_Tensor *t) {
   return dm_x(x, DM_OP_drop, &drop, counters ? 2 : 1, t, counters);
 }
 
-/* Two int64 on the device of the draw. */
+/* Three int64 on the device of the draw. */
 dm_status counters_rule(dm_Call *c) {
-  dm_out_sized(c, (dm_Ints){1, {2}}, DM_I64, DM_I64, DM_ATTR(dm_CountersAttr, c)->device);
+  dm_out_sized(c, (dm_Ints){1, {3}}, DM_I64, DM_I64, DM_ATTR(dm_CountersAttr, c)->device);
   return DM_OK;
 }
-/* The seed and counter as two int64, and the generator moves on: dropout of a device. */
+/* The seed, the counter, and the number of words before it, and the generator moves on: dropout
+   of a device. cuDNN's generator takes the third. */
 dm_status counters_cpu(dm_Call *c) {
   const dm_Generator g = dm_take_counters(DM_ATTR(dm_CountersAttr, c)->n, 4);
-  memcpy(dm_tensor_data(c->out[0]), &g, sizeof g);
+  const uint64_t out[3] = {g.seed, g.offset, 4 * g.offset};
+  memcpy(dm_tensor_data(c->out[0]), out, sizeof out);
   return DM_OK;
 }
 

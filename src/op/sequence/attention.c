@@ -393,10 +393,20 @@ static dm_Tensor *x_drop(dm_Grad *g, dm_Tensor *w) {
 }
 
 /* The formulas at the head of the file with whole (L, S) matrices, 16 bits in float32; the
-   mask's gradient is gs without the scale. */
+   mask's gradient is gs without the scale. The draw is the CPU's: a device's library may have
+   drawn other numbers. */
 static void composed_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_AttentionAttr *a = DM_ATTR(dm_AttentionAttr, g);
+  if (a->drop.p != 0 && !a->own_draw && g->in[0]->device.type != DM_CPU &&
+      dm_is_low((dm_DType)g->in[0]->dtype)) {
+    char device[16];
+    x->st = dm_fail(DM_ESTATE,
+                    "attention: with dropout in 16 bits there are no second derivatives on %s; "
+                    "hint: use_deterministic_algorithms(true) before the forward, or float32",
+                    dm_device_name(g->in[0]->device, device));
+    return;
+  }
   dm_Tensor *q = dm_x_widen(x, g->in[0]), *k = dm_x_widen(x, g->in[1]);
   dm_Tensor *v = dm_x_widen(x, g->in[2]), *gy = dm_x_widen(x, g->gy[0]);
   dm_Tensor *w = x_weights(x, a, q, k, g->n_in > 3 ? g->in[3] : NULL);
@@ -583,6 +593,7 @@ dm_status scaled_dot_product_attention_compose(dm_Call *given, dm_X *x) {
   const dm_DType type = dm_compute_dtype((dm_DType)q->dtype);
   dm_AttentionAttr attr = {.is_causal = a->is_causal};
   attr.scale = a->scale.set ? a->scale.v : 1 / sqrt((double)E);
+  attr.own_draw = dm_thread_state()->deterministic || (mask && dm_tensor_requires_grad(mask));
   dm_Tensor *counters = NULL;
   if (a->dropout_p > 0)
     counters = dm_x_drop_draw(x, a->dropout_p, dm_numel(b.n, b.shape) * b.groups * L * S,
