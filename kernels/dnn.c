@@ -5,8 +5,9 @@
    The steps for a new key (shapes, strides, dtype, alignment): build the operation graph; ask
    the heuristics for engines, in mode B, then A, then FALLBACK, the likely fastest first; take
    the first engine whose numerical notes are acceptable and whose plan can be made within
-   MAX_WORKSPACE. Acceptable means: sums in float32, no TF32 for float32, and the same bits in
-   every run.
+   MAX_WORKSPACE. Acceptable means: sums in float32, no TF32 for float32 unless that is allowed,
+   and the same bits in every run. With dm.cuda.benchmark the first MAX_TRIAL of such engines
+   run on the call's own tensors, and the fastest is taken.
 
    Plans are kept for the process. The engine's number and its settings are also written to
    disk, so that the next process can rebuild the plan without asking again, which takes long.
@@ -129,6 +130,8 @@ Key dm_dnn_key(dm_DnnKind kind, dm_DType dtype, const void *words, size_t n_byte
   k.device = dm_cuda_device();
   k.kind = (int64_t)kind;
   k.dtype = (int64_t)dtype;
+  k.tf32 = kind <= DM_DNN_CONV_WEIGHT && dtype == DM_F32 && dm_thread_state()->tf32_conv;
+  k.timed = dm_thread_state()->benchmark;
   memcpy(k.word, words, n_bytes);
   return k;
 }
@@ -245,7 +248,8 @@ static bool is_wanted(const Plan *p, Part engine) {
         notes[i] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS ||
         notes[i] == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)
       return false;
-    if (notes[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE && p->key.dtype == DM_F32) return false;
+    if (notes[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE && p->key.dtype == DM_F32 && !p->key.tf32)
+      return false;
   }
   return true;
 }
@@ -419,101 +423,6 @@ static void remember(const Key *k, const Choice *c) {
   close(file);
 }
 
-/* ---- choosing ---- */
-
-enum { MAX_CONFIG = 32 };
-
-/* Asks for engines in one heuristic mode. The first that works becomes the plan; its
-   configuration stays as a part. */
-static bool make_best(Plan *p, cudnnHandle_t handle, cudnnBackendHeurMode_t mode) {
-  Part heuristic = NULL, configs[MAX_CONFIG] = {NULL};
-  int64_t n = 0, n_config = 0;
-  bool ok = false;
-  heuristic = dm_dnn_make(p, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-  if (!dm_dnn_set_part(heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, p->graph) ||
-      !dm_dnn_set(heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) ||
-      !dm_dnn_finish(heuristic) ||
-      !get(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &n,
-           NULL))
-    return false;
-  /* Asks for at most MAX_CONFIG of them. */
-  if (n > MAX_CONFIG) n = MAX_CONFIG;
-  while (n_config < n && is_good(dnn.cudnnBackendCreateDescriptor(
-                             CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[n_config])))
-    n_config++;
-  if (n_config == 0 || !get(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                            CUDNN_TYPE_BACKEND_DESCRIPTOR, n_config, &n, configs))
-    n = 0;
-  const int n_kept = p->n_part;
-  /* Tries them in the library's order. */
-  for (int64_t i = 0; i < n && i < n_config && !ok; i++) {
-    Choice choice = {.n_knob = 0};
-    const Part engine = engine_of(p, configs[i]);
-    ok = make_run(p, handle, configs[i], engine);
-    if (!ok) {
-      free_parts(p, n_kept);
-      continue;
-    }
-    if (choice_of(p, configs[i], engine, &choice)) remember(&p->key, &choice);
-    p->part[p->n_part++] = configs[i];
-    configs[i] = NULL;
-  }
-  /* The plan keeps what it uses; the other configurations go. */
-  for (int64_t i = 0; i < n_config; i++)
-    if (configs[i]) dnn.cudnnBackendDestroyDescriptor(configs[i]);
-  return ok;
-}
-
-/* Makes a plan: from disk if its choice still works, else by the heuristics. */
-static bool plan_make(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build) {
-  static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_A,
-                                                 CUDNN_HEUR_MODE_FALLBACK};
-  Choice choice = {.n_knob = 0};
-  const bool ok = make_graph(p, handle, build);
-  const int n_kept = p->n_part;
-  /* An earlier process may have chosen already. */
-  if (ok && recall(&p->key, &choice) && make_chosen(p, handle, &choice)) {
-    dm_plan_count(DM_CUDNN, DM_PLAN_DISK);
-    return true;
-  }
-  dm_plan_count(DM_CUDNN, DM_PLAN_ASKED);
-  if (!ok) return false;
-  for (int i = 0; i < DM_COUNT(modes); i++) {
-    free_parts(p, n_kept);
-    if (make_best(p, handle, modes[i])) return true;
-  }
-  return false;
-}
-
-/* A hash table of plans: a key's row holds up to PER_ROW plans, the newest first, and drops
-   the oldest. */
-enum { ROWS = 256, PER_ROW = 4 };
-static Plan plans[ROWS][PER_ROW];
-
-/* Frees the plan's parts but remembers that the library refused. */
-static void plan_refuse(Plan *p) {
-  free_parts(p, 0);
-  p->refused = true;
-}
-
-/* Finds or makes the plan of a key. */
-static Plan *plan_of(const Key *key, cudnnHandle_t handle, dm_DnnBuildFn *build) {
-  Plan *row = plans[dm_key_hash(key, sizeof *key) % ROWS];
-  for (int i = 0; i < PER_ROW; i++) {
-    if (!row[i].used || memcmp(&row[i].key, key, sizeof *key) != 0) continue;
-    dm_plan_count(DM_CUDNN, DM_PLAN_MEMORY);
-    return &row[i];
-  }
-  /* The row's oldest plan makes way. */
-  free_parts(&row[PER_ROW - 1], 0);
-  memmove(row + 1, row, (PER_ROW - 1) * sizeof *row);
-  memset(row, 0, sizeof *row);
-  row->key = *key;
-  row->used = true;
-  if (!plan_make(row, handle, build)) plan_refuse(row);
-  return row;
-}
-
 /* ---- running ---- */
 
 /* The memory of a graph's tensors, by uid. */
@@ -539,6 +448,158 @@ static bool execute(const Memory *m, const Plan *p, cudnnHandle_t handle, void *
   return ok;
 }
 
+/* ---- choosing ---- */
+
+enum { MAX_CONFIG = 128, MAX_TRIAL = 8, MAX_RUN = 3 };
+
+/* Milliseconds of MAX_RUN runs of the plan after one that is not timed; a negative number if it
+   fails. The results are written again by the call that asked for the plan. */
+static float time_of(const Plan *p, cudnnHandle_t handle, const Memory *m) {
+  void *workspace = NULL;
+  cudaEvent_t from = NULL, to = NULL;
+  float time = -1;
+  if (p->workspace > 0 && dm_cuda_scratch(p->workspace, &workspace) != DM_OK) return time;
+  bool ok = cudaEventCreateWithFlags(&from, cudaEventDefault) == cudaSuccess &&
+            cudaEventCreateWithFlags(&to, cudaEventDefault) == cudaSuccess &&
+            execute(m, p, handle, workspace) &&
+            cudaEventRecord(from, dm_cuda_stream()) == cudaSuccess;
+  for (int i = 0; i < MAX_RUN && ok; i++) ok = execute(m, p, handle, workspace);
+  ok = ok && cudaEventRecord(to, dm_cuda_stream()) == cudaSuccess &&
+       cudaEventSynchronize(to) == cudaSuccess;
+  if (!ok || cudaEventElapsedTime(&time, from, to) != cudaSuccess) time = -1;
+  if (from) cudaEventDestroy(from);
+  if (to) cudaEventDestroy(to);
+  dm_cuda_scratch_free(workspace, p->workspace);
+  return time;
+}
+
+/* The configurations that one heuristic mode gives. */
+typedef struct Configs {
+  int64_t n;
+  Part part[MAX_CONFIG];
+} Configs;
+
+static void ask(Plan *p, cudnnBackendHeurMode_t mode, Configs *c) {
+  int64_t n = 0, n_made = 0;
+  memset(c, 0, sizeof *c);
+  const Part heuristic = dm_dnn_make(p, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  if (!dm_dnn_set_part(heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, p->graph) ||
+      !dm_dnn_set(heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) ||
+      !dm_dnn_finish(heuristic) ||
+      !get(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &n,
+           NULL))
+    return;
+  if (n > MAX_CONFIG) n = MAX_CONFIG;
+  while (n_made < n && is_good(dnn.cudnnBackendCreateDescriptor(
+                           CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &c->part[n_made])))
+    n_made++;
+  if (n_made > 0 && get(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                        n_made, &n, c->part))
+    c->n = n < n_made ? n : n_made;
+}
+
+/* Makes the plan of configuration i; what it made is freed again if it fails. */
+static bool make_config(Plan *p, cudnnHandle_t handle, const Configs *c, int64_t i) {
+  const int n_kept = p->n_part;
+  if (make_run(p, handle, c->part[i], engine_of(p, c->part[i]))) return true;
+  free_parts(p, n_kept);
+  return false;
+}
+
+/* The number of the fastest configuration, or -1. */
+static int64_t fastest(Plan *p, cudnnHandle_t handle, const Configs *c, const Memory *m) {
+  const int n_kept = p->n_part;
+  int64_t best = -1;
+  float least = 0;
+  for (int64_t i = 0, n = 0; i < c->n && n < MAX_TRIAL; i++) {
+    if (!make_config(p, handle, c, i)) continue;
+    const float time = time_of(p, handle, m);
+    n++;
+    free_parts(p, n_kept);
+    if (time < 0 || (best >= 0 && time >= least)) continue;
+    best = i;
+    least = time;
+  }
+  return best;
+}
+
+/* Asks for engines in one heuristic mode. The first that works becomes the plan, or the fastest
+   where m is given; its configuration stays as a part. */
+static bool make_best(Plan *p, cudnnHandle_t handle, cudnnBackendHeurMode_t mode,
+                      const Memory *m) {
+  Configs c;
+  ask(p, mode, &c);
+  int64_t i = p->key.timed && m ? fastest(p, handle, &c, m) : 0;
+  bool ok = false;
+  /* In the library's order, but for a timed one. */
+  for (; i >= 0 && i < c.n && !ok; i++) {
+    ok = make_config(p, handle, &c, i);
+    if (!ok) continue;
+    Choice choice = {.n_knob = 0};
+    if (choice_of(p, c.part[i], engine_of(p, c.part[i]), &choice)) remember(&p->key, &choice);
+    p->part[p->n_part++] = c.part[i];
+    c.part[i] = NULL;
+  }
+  /* The plan keeps what it uses; the other configurations go. */
+  for (i = 0; i < MAX_CONFIG; i++)
+    if (c.part[i]) dnn.cudnnBackendDestroyDescriptor(c.part[i]);
+  return ok;
+}
+
+/* Makes a plan: from disk if its choice still works, else by the heuristics. */
+static bool plan_make(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build, const Memory *m) {
+  static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_A,
+                                                 CUDNN_HEUR_MODE_FALLBACK};
+  Choice choice = {.n_knob = 0};
+  const bool ok = make_graph(p, handle, build);
+  const int n_kept = p->n_part;
+  /* An earlier process may have chosen already. */
+  if (ok && recall(&p->key, &choice) && make_chosen(p, handle, &choice)) {
+    dm_plan_count(DM_CUDNN, DM_PLAN_DISK);
+    return true;
+  }
+  dm_plan_count(DM_CUDNN, DM_PLAN_ASKED);
+  if (!ok) return false;
+  for (int i = 0; i < DM_COUNT(modes); i++) {
+    free_parts(p, n_kept);
+    if (make_best(p, handle, modes[i], m)) return true;
+  }
+  return false;
+}
+
+/* A hash table of plans: a key's row holds up to PER_ROW plans, the newest first, and drops
+   the oldest. */
+enum { ROWS = 256, PER_ROW = 4 };
+static Plan plans[ROWS][PER_ROW];
+
+/* Frees the plan's parts but remembers that the library refused. */
+static void plan_refuse(Plan *p) {
+  free_parts(p, 0);
+  p->refused = true;
+}
+
+/* Finds or makes the plan of a key. m: the call's memory, on which plans may be timed, or NULL.
+ */
+static Plan *plan_of(const Key *key, cudnnHandle_t handle, dm_DnnBuildFn *build,
+                     const Memory *m) {
+  Plan *row = plans[dm_key_hash(key, sizeof *key) % ROWS];
+  for (int i = 0; i < PER_ROW; i++) {
+    if (!row[i].used || memcmp(&row[i].key, key, sizeof *key) != 0) continue;
+    dm_plan_count(DM_CUDNN, DM_PLAN_MEMORY);
+    return &row[i];
+  }
+  /* The row's oldest plan makes way. */
+  free_parts(&row[PER_ROW - 1], 0);
+  memmove(row + 1, row, (PER_ROW - 1) * sizeof *row);
+  memset(row, 0, sizeof *row);
+  row->key = *key;
+  row->used = true;
+  if (!plan_make(row, handle, build, m)) plan_refuse(row);
+  return row;
+}
+
+/* ---- calls ---- */
+
 /* Runs with a workspace. If there is no memory for it, our own kernel runs, which needs
    less. */
 static bool run(const Memory *m, Plan *p, cudnnHandle_t handle) {
@@ -557,7 +618,7 @@ bool dm_dnn_run(const Key *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
   bool done = false;
   pthread_mutex_lock(&lock);
   const cudnnHandle_t handle = handle_of(dm_cuda_device());
-  Plan *p = handle ? plan_of(key, handle, build) : NULL;
+  Plan *p = handle ? plan_of(key, handle, build, &m) : NULL;
   if (p && !p->refused) done = run(&m, p, handle);
   if (p && !done) tell_refusal();
   else if (!p) dm_plan_miss(DM_CUDNN);
@@ -568,7 +629,7 @@ bool dm_dnn_run(const Key *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
 bool dm_dnn_has(const Key *key, dm_DnnBuildFn *build) {
   pthread_mutex_lock(&lock);
   const cudnnHandle_t handle = handle_of(dm_cuda_device());
-  const Plan *p = handle ? plan_of(key, handle, build) : NULL;
+  const Plan *p = handle ? plan_of(key, handle, build, NULL) : NULL;
   const bool has = p && !p->refused;
   pthread_mutex_unlock(&lock);
   return has;

@@ -35,6 +35,8 @@ typedef struct dm_DnnShape {
 enum { DM_DNN_WORDS = 48 };
 typedef struct dm_DnnKey {
   int64_t device, kind, dtype;
+  int64_t tf32;               /* a convolution of float32 may round its operands to TF32 */
+  int64_t timed;              /* the plan is the fastest of several */
   int64_t word[DM_DNN_WORDS]; /* in the kind's own order, then zeros */
 } dm_DnnKey;
 

@@ -82,6 +82,7 @@ typedef struct Key {
   int64_t ld_a, ld_b, step_a, step_b, step_c;
   int64_t align_a, align_b, align_c, bias; /* bytes; bias 0: none */
   int64_t activation, before, row_sums; /* before and row_sums: alignments in bytes, as bias */
+  int64_t tf32;                         /* of float32: operands may be rounded to TF32 */
 } Key;
 
 /* Whether the library takes a rows x columns matrix with these steps as columns: contiguous
@@ -157,6 +158,7 @@ static bool key_of(const dm_Product *p, const Batches *b, Key *key) {
   memset(key, 0, sizeof *key);
   key->device = dm_cuda_device();
   key->dtype = (int64_t)p->a.dtype;
+  key->tf32 = p->a.dtype == DM_F32 && dm_thread_state()->tf32_matmul;
   key->m = p->m;
   key->n = p->n;
   key->k = p->k;
@@ -254,15 +256,18 @@ static uint32_t epilogue_of(const Key *key) {
   return bias | activation ? bias | activation : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/* Sums are in float32 for float32 and 16 bits; float32 is not reduced to TF32. */
+/* Sums are in float32 for float32 and 16 bits; float32 is reduced to TF32 only where that is
+   allowed. */
 static bool make_desc(Plan *p) {
   const bool wide = p->key.dtype == DM_F64;
+  const cublasComputeType_t compute = wide          ? CUBLAS_COMPUTE_64F
+                                      : p->key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                    : CUBLAS_COMPUTE_32F;
   const int32_t flip_a = p->key.flip_a ? CUBLAS_OP_T : CUBLAS_OP_N;
   const int32_t flip_b = p->key.flip_b ? CUBLAS_OP_T : CUBLAS_OP_N;
   const uint32_t epilogue = epilogue_of(&p->key);
-  return is_good(lt.cublasLtMatmulDescCreate(&p->desc,
-                                             wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                             wide ? CUDA_R_64F : CUDA_R_32F)) &&
+  return is_good(
+             lt.cublasLtMatmulDescCreate(&p->desc, compute, wide ? CUDA_R_64F : CUDA_R_32F)) &&
          set_desc(p, CUBLASLT_MATMUL_DESC_TRANSA, &flip_b, sizeof flip_b) &&
          set_desc(p, CUBLASLT_MATMUL_DESC_TRANSB, &flip_a, sizeof flip_a) &&
          set_desc(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) &&

@@ -285,13 +285,19 @@ template <class C> static void store(uint32_t type, void *p, uint64_t i, C v) {
 }
 
 /* Of op(A) and op(B), the matrices that are multiplied. */
+template <class C> static C operand(const LtCall &x, uint32_t type, const void *p, uint64_t i) {
+  const C v = load<C>(type, p, i);
+  return x.desc->compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? (C)dm_emulated_tf32((float)v) : v;
+}
 template <class C> static C a_at(const LtCall &x, uint64_t z, uint64_t i, uint64_t l) {
   const bool flip = x.desc->flip_a != CUBLAS_OP_N;
-  return load<C>(x.a->type, x.a_data, flip ? offset_of(x.a, z, l, i) : offset_of(x.a, z, i, l));
+  return operand<C>(x, x.a->type, x.a_data,
+                    flip ? offset_of(x.a, z, l, i) : offset_of(x.a, z, i, l));
 }
 template <class C> static C b_at(const LtCall &x, uint64_t z, uint64_t l, uint64_t j) {
   const bool flip = x.desc->flip_b != CUBLAS_OP_N;
-  return load<C>(x.b->type, x.b_data, flip ? offset_of(x.b, z, j, l) : offset_of(x.b, z, l, j));
+  return operand<C>(x, x.b->type, x.b_data,
+                    flip ? offset_of(x.b, z, j, l) : offset_of(x.b, z, l, j));
 }
 template <class C>
 static C sum(const LtCall &x, uint64_t z, uint64_t i, uint64_t j, uint64_t from, uint64_t to) {

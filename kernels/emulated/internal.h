@@ -2,7 +2,18 @@
 #ifndef DM_EMULATED_INTERNAL_H
 #define DM_EMULATED_INTERNAL_H
 
+#include <string.h>
+
 #include "cuda_runtime.h"
+
+/* TF32: float32 with 10 bits after the point, ties to even. */
+static inline float dm_emulated_tf32(float v) {
+  uint32_t bits;
+  memcpy(&bits, &v, sizeof bits);
+  bits = (bits + 0xfff + ((bits >> 13) & 1)) & ~(uint32_t)0x1fff;
+  memcpy(&v, &bits, sizeof v);
+  return v;
+}
 
 enum {
   MAX_DEVICES = 8,

@@ -43,6 +43,33 @@ end
 --- library raises instead. Raises without CUDA.
 function cuda.plans() return core.cuda_plans() end
 
+local bind_tf32 = options.signature("allow_tf32", "*, matmul?: boolean, conv?: boolean")
+
+--- allow_tf32{matmul = , conv = } -> {matmul = boolean, conv = boolean}: sets whether products and
+--- convolutions of float32 may round their operands to TF32 (10 bits after the point instead of
+--- 23), which tensor cores multiply several times as fast; sums stay in float32. What is not given
+--- stays as it is. Both are off at first, so that float32 is float32. PyTorch begins with matmul
+--- off and conv on (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32).
+---@param matmul? boolean matrix products, by cuBLASLt
+---@param conv? boolean convolutions, by cuDNN
+---@return table settings as they are now
+function cuda.allow_tf32(...)
+  local o = bind_tf32(...)
+  return {matmul = core.cuda_switch("matmul", o.matmul), conv = core.cuda_switch("conv", o.conv)}
+end
+
+local bind_benchmark = options.signature("benchmark", "on?: boolean")
+
+--- benchmark(on) -> boolean: sets whether cuDNN's plans are chosen by their time, and tells. Where
+--- it is on, the first call of each new size runs up to eight of the library's proposals on its own
+--- tensors and waits for them; the fastest is kept, on disk too. Off at first, as
+--- torch.backends.cudnn.benchmark; it pays where sizes repeat.
+---@param on? boolean nil only asks
+---@return boolean on as it is now
+function cuda.benchmark(...)
+  return core.cuda_switch("benchmark", bind_benchmark(...).on)
+end
+
 -- For tests: how often the emulated device has done something ("launch", "copy",
 -- "sync", "malloc", "switch"; see kernels/emulated/cuda_runtime.h); nil of a real one.
 cuda._count = core.cuda_count_of

@@ -175,6 +175,31 @@ cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr which, int devi
   *out = gpu_major;
   return cudaSuccess;
 }
+/* Nothing is timed: dm.cuda.benchmark is off. */
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+  DM_UNUSED(out);
+  DM_UNUSED(flags);
+  return cudaErrorNotSupported;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  DM_UNUSED(event);
+  return cudaErrorNotSupported;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  DM_UNUSED(event);
+  DM_UNUSED(stream);
+  return cudaErrorNotSupported;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  DM_UNUSED(event);
+  return cudaErrorNotSupported;
+}
+cudaError_t cudaEventElapsedTime(float *out, cudaEvent_t from, cudaEvent_t to) {
+  DM_UNUSED(out);
+  DM_UNUSED(from);
+  DM_UNUSED(to);
+  return cudaErrorNotSupported;
+}
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
   DM_UNUSED(device);
   memset(out, 0, sizeof *out);

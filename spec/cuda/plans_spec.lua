@@ -92,6 +92,36 @@ describe("dm.cuda.plans", function()
     assert.equal("true\t216.0\nopen\tnil\tnil\n", printed("DEMILUNE_NO_FALLBACK=1", CONVOLVE))
   end)
 
+  both.it_counts("rounds float32 to TF32 only where that is allowed", function()
+    local PROGRAM = [[
+      %s
+      local x = dm.full({1, 8, 4, 4}, 1 + 2 ^ -12, {device = "cuda"})
+      print(dm.conv2d(x, dm.ones({8, 8, 1, 1}, {device = "cuda"}))[{1, 1, 1, 1}]:item() - 8)
+      x = x:view(8, 16)
+      print(x:matmul(dm.ones({16, 8}, {device = "cuda"}))[{1, 1}]:item() - 16)]]
+    assert.equal("0.001953125\n0.00390625\n", printed("", PROGRAM:format ""))
+    assert.equal("0.0\n0.00390625\n", printed("", PROGRAM:format "dm.cuda.allow_tf32{conv = true}"))
+    assert.equal("0.001953125\n0.0\n", printed("", PROGRAM:format
+      "dm.cuda.allow_tf32{matmul = true}"))
+    assert.equal("true\tfalse\ntrue\tfalse\nfalse\tfalse\n", printed("", [[
+      local function show(t) print(t.matmul, t.conv) end
+      show(dm.cuda.allow_tf32{matmul = true})
+      show(dm.cuda.allow_tf32{})
+      show(dm.cuda.allow_tf32{matmul = false})]]))
+  end)
+
+  both.it_counts("chooses a plan by its time, where that is asked for", function()
+    local n = both.counts("DEMILUNE_PLAN_CACHE=0", [[
+      assert(not dm.cuda.benchmark() and dm.cuda.benchmark(true) and dm.cuda.benchmark())
+      dm.cuda.allow_tf32{conv = true}
+      local x = dm.ones({1, 8, 4, 4}, {device = "cuda"})
+      local w = dm.ones({8, 8, 1, 1}, {device = "cuda"})
+      for _ = 1, 2 do assert(dm.conv2d(x, w):sum():item() == 8 * 8 * 16) end
+      assert(not dm.cuda.benchmark(false))]])
+    assert.equal(10, n.cudnnBackendExecute) -- two engines, each four times, and two calls
+    assert.equal(1, n.cudnnHeuristic)
+  end)
+
   -- A step of training of each, under autocast, small enough for the emulation.
   it("does not need them in a training step of the usual models", function()
     local text = printed("DEMILUNE_NO_FALLBACK=1", [[

@@ -115,6 +115,18 @@ static int cuda_plans(lua_State *L) {
   return 1;
 }
 
+/* cuda_switch(name[, on]) -> whether it is on; name: "matmul", "conv" (may round float32 to
+   TF32) or "benchmark" (plans are chosen by their time). */
+static int cuda_switch(lua_State *L) {
+  static const char *const names[] = {"matmul", "conv", "benchmark", NULL};
+  dm_ThreadState *t = dm_enter(L)->current;
+  bool *const switches[] = {&t->tf32_matmul, &t->tf32_conv, &t->benchmark};
+  bool *const it = switches[luaL_checkoption(L, 1, NULL, names)];
+  if (!lua_isnoneornil(L, 2)) *it = lua_toboolean(L, 2);
+  lua_pushboolean(L, *it);
+  return 1;
+}
+
 /* cuda_work_of(i, device) -> the name of the i-th kernel that was queued on the emulation,
    and a hash of its arguments; nil where that is not known. */
 static int cuda_work_of(lua_State *L) {
@@ -409,6 +421,7 @@ const luaL_Reg dm_cuda_functions[] = {{"cuda_count", cuda_count},
                                       {"cuda_info", cuda_info},
                                       {"cuda_count_of", cuda_count_of},
                                       {"cuda_plans", cuda_plans},
+                                      {"cuda_switch", cuda_switch},
                                       {"cuda_work_of", cuda_work_of},
                                       {"cuda_stream", stream_new},
                                       {"cuda_default_stream", stream_default},

@@ -44,6 +44,9 @@ typedef struct dm_ThreadState {
   dm_Generator *generator;        /* the default one of every device */
   struct dm_Observer **observers; /* head of the host's list */
   struct dm_Replay *replay;       /* the checkpoint whose function is running; or NULL */
+  /* On a GPU: whether matrix products and convolutions of float32 may round their operands to
+     TF32, and whether plans are chosen by their measured time. */
+  bool tf32_matmul, tf32_conv, benchmark;
 } dm_ThreadState;
 
 /* The current state; the thread's own until a host sets another. */

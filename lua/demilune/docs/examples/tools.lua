@@ -159,6 +159,17 @@ return {
     dm.finfo(dm.bfloat16).max  --> 3.3895e38]],
   bool = [[
     dm.zeros(2, {dtype = dm.bool})  --> {false, false}]],
+  ["cuda.allow_tf32"] = [[
+    if dm.cuda.is_available() then
+      dm.cuda.allow_tf32{conv = true}          -- as PyTorch begins
+      dm.cuda.allow_tf32{}.matmul              --> false
+      dm.cuda.allow_tf32{conv = false}
+    end]],
+  ["cuda.benchmark"] = [[
+    if dm.cuda.is_available() then
+      dm.cuda.benchmark(true)                  -- before the first step
+      dm.cuda.benchmark(false)                 --> false
+    end]],
   ["cuda.Event"] = [[
     if dm.cuda.is_available() then
       local Event, x = dm.cuda.Event, dm.ones(256, 256, {device = "cuda"})
