@@ -9,8 +9,11 @@
    and the same bits in every run. With dm.cuda.benchmark the first MAX_TRIAL of such engines
    run on the call's own tensors, and the fastest is taken.
 
-   Plans are kept for the process. The engine's number and its settings are also written to
-   disk, so that the next process can rebuild the plan without asking again, which takes long.
+   Plans are kept for the process. They are also written to disk (plan_files.h) as the JSON that
+   the library makes of them, compiled kernels included: the next process loads it in a few
+   milliseconds where compiling takes up to seconds. A graph's fingerprint, a hash of all that
+   its descriptors were given, tells whether a file is of this very graph. The engine's number
+   and its settings are kept in another file, for plans that the library gives no JSON of.
 
    Graphs that the library refuses are remembered, and left to our own kernels: float64, and
    every graph without such an engine. */
@@ -18,17 +21,16 @@
 
 #if __has_include(<cudnn.h>)
 
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/dnn.h"
 #include "kernels/library.h"
+#include "kernels/plan_files.h"
 #include "kernels/plans.h"
 
 enum { MAX_DEVICE = 64, ALIGNED = 16 /* bytes of alignment that engines may rely on */ };
@@ -148,7 +150,8 @@ struct dm_DnnPlan {
   int n_part;
   Part part[MAX_PART];
   Part graph, run;
-  int64_t workspace; /* bytes */
+  int64_t fingerprint; /* of the graph */
+  int64_t workspace;   /* bytes */
 };
 
 /* Destroys all parts but the first n_kept. */
@@ -164,8 +167,37 @@ Part dm_dnn_make(Plan *p, cudnnBackendDescriptorType_t type) {
   return p->part[p->n_part++] = part;
 }
 
+/* The graph that is being built, and its fingerprint so far; `lock` guards them. */
+static const Plan *building;
+static uint64_t fingerprint;
+
+static void mix(int64_t v) {
+  fingerprint = dm_key_hash(&(int64_t[]){(int64_t)fingerprint, v}, 16);
+}
+
+/* Adds an attribute to the fingerprint: of descriptors their numbers, of others the bytes. */
+static void mix_attribute(Part d, cudnnBackendAttributeName_t name,
+                          cudnnBackendAttributeType_t type, int64_t n, const void *v) {
+  const bool is_part = type == CUDNN_TYPE_BACKEND_DESCRIPTOR;
+  const int64_t each = type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_DOUBLE ? 8
+                       : type == CUDNN_TYPE_BOOLEAN                          ? 1
+                                                                             : 4;
+  if (type == CUDNN_TYPE_HANDLE) return;
+  mix((int64_t)name);
+  mix(n);
+  for (int64_t i = -1; i < n; i++) {
+    int64_t word = 0;
+    const Part *part = i < 0 ? &d : (const Part *)v + i;
+    if (i < 0 || is_part)
+      while (word < building->n_part && building->part[word] != *part) word++;
+    else memcpy(&word, (const char *)v + i * each, (size_t)each);
+    mix(word);
+  }
+}
+
 bool dm_dnn_set(Part d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                 int64_t n, const void *v) {
+  if (building && d) mix_attribute(d, name, type, n, v);
   return d && is_good(dnn.cudnnBackendSetAttribute(d, name, type, n, v));
 }
 /* wanted: how many values `out` holds; *n: how many there are. */
@@ -225,13 +257,18 @@ Part dm_dnn_virtual(Plan *p, cudnnDataType_t type, const dm_DnnShape *s, int64_t
 /* Builds the operation graph of the key. */
 static bool make_graph(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build) {
   Part operations[DM_DNN_MAX_OPERATION];
+  building = p;
+  fingerprint = 1;
   const int n = build(p, &p->key, operations);
   p->graph = n > 0 ? dm_dnn_make(p, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) : NULL;
-  return dm_dnn_set(p->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                    &handle) &&
-         dm_dnn_set(p->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, n,
-                    operations) &&
-         dm_dnn_finish(p->graph);
+  const bool ok =
+      dm_dnn_set(p->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle) &&
+      dm_dnn_set(p->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, n,
+                 operations) &&
+      dm_dnn_finish(p->graph);
+  building = NULL;
+  p->fingerprint = (int64_t)fingerprint;
+  return ok;
 }
 
 /* ---- engines ---- */
@@ -337,43 +374,98 @@ static bool make_chosen(Plan *p, cudnnHandle_t handle, const Choice *c) {
 }
 
 /* ---- plans on disk ----
-   There is a file for each version of the library and model of GPU, with a line for each key:
-   its hash, the engine, the number of settings, each as type and value, and a full stop that
-   tells a whole line from a torn one. Lines are appended, each by one write, so that processes
-   may share the file. */
+   Whole plans have a file each, in a folder for each version of the library and model of GPU.
+   Choices have one file of the same name, with a line for each key: its hash, the engine, the
+   number of settings, each as type and value, and a full stop that tells a whole line from a
+   torn one. Lines are appended, each by one write, so that processes may share the file. */
 
-enum { PATH_BYTES = 1024, LINE_BYTES = 2048 };
+enum { LINE_BYTES = 2048, FOLDER_BYTES = 320 };
 
-/* $XDG_CACHE_HOME/demilune or ~/.cache/demilune; made if make_it. */
-static bool cache_folder(char *out, bool make_it) {
-  const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  const bool given = base && base[0] == '/';
-  const int n = given  ? snprintf(out, PATH_BYTES, "%s", base)
-                : home ? snprintf(out, PATH_BYTES, "%s/.cache", home)
-                       : -1;
-  if (n < 0 || n + 16 > PATH_BYTES) return false;
-  if (make_it) (void)mkdir(out, 0777);
-  memcpy(out + n, "/demilune", sizeof "/demilune");
-  return !make_it || mkdir(out, 0777) == 0 || errno == EEXIST;
-}
+static bool keeps_plans(void) { return !dm_cuda_is_off("DEMILUNE_PLAN_CACHE"); }
 
-/* The file's name has the library's version, the GPU's name and its compute capability. */
-static bool cache_file(int64_t device, char *out, bool make_it) {
+/* The folder's name within the cache: the library's version, the GPU's name, its compute
+   capability and its number of multiprocessors. */
+static bool folder_of(int64_t device, char *out) {
   struct cudaDeviceProp gpu;
-  if (dm_cuda_is_off("DEMILUNE_PLAN_CACHE") || !cache_folder(out, make_it) ||
-      cudaGetDeviceProperties(&gpu, (int)device) != cudaSuccess)
-    return false;
+  if (!keeps_plans() || cudaGetDeviceProperties(&gpu, (int)device) != cudaSuccess) return false;
   for (char *c = gpu.name; *c; c++)
     if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", *c)) *c = '-';
-  const size_t n = strlen(out);
-  const int length = snprintf(out + n, PATH_BYTES - n, "/cudnn-%zu-%.200s-%d.%d.plans",
-                              dnn.cudnnGetVersion(), gpu.name, gpu.major, gpu.minor);
-  return length > 0 && (size_t)length < PATH_BYTES - n;
+  snprintf(out, FOLDER_BYTES, "cudnn-%zu-%.200s-%d.%d-%d", dnn.cudnnGetVersion(), gpu.name,
+           gpu.major, gpu.minor, gpu.multiProcessorCount);
+  return true;
 }
 
 /* The hash of a key without the device's ordinal, which differs between processes. */
 static uint64_t name_of(const Key *k) {
   return dm_key_hash(&k->kind, sizeof *k - offsetof(Key, kind));
+}
+
+/* What the file of a plan has to be of. */
+typedef struct Stamp {
+  Key key; /* of device 0 */
+  int64_t fingerprint;
+} Stamp;
+
+static dm_PlanFile file_of(const Plan *p, const char *folder, Stamp *stamp) {
+  *stamp = (Stamp){p->key, p->fingerprint};
+  stamp->key.device = 0;
+  return (dm_PlanFile){folder, name_of(&p->key), stamp, sizeof *stamp};
+}
+
+/* Makes the plan from its file, which is removed if the library does not take it. */
+static bool load_run(Plan *p, cudnnHandle_t handle) {
+  char folder[FOLDER_BYTES];
+  Stamp stamp;
+  int64_t n = 0;
+  if (!folder_of(p->key.device, folder)) return false;
+  const dm_PlanFile file = file_of(p, folder, &stamp);
+  char *text = dm_plan_read(&file, &n);
+  if (!text) return false;
+  const int n_kept = p->n_part;
+  p->run = dm_dnn_make(p, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  const bool ok =
+      dm_dnn_set(p->run, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle) &&
+      dm_dnn_set(p->run, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, n,
+                 text) &&
+      dm_dnn_finish(p->run) &&
+      get(p->run, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n,
+          &p->workspace) &&
+      p->workspace >= 0 && p->workspace <= MAX_WORKSPACE;
+  free(text);
+  if (ok) return true;
+  free_parts(p, n_kept);
+  dm_plan_remove(&file);
+  return false;
+}
+
+/* Writes the plan's file. */
+static void keep_run(const Plan *p) {
+  char folder[FOLDER_BYTES];
+  Stamp stamp;
+  int64_t n = 0;
+  if (!folder_of(p->key.device, folder) ||
+      !get(p->run, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, 0, &n,
+           NULL) ||
+      n <= 0 || n > DM_PLAN_FILE_BYTES)
+    return;
+  const dm_PlanFile file = file_of(p, folder, &stamp);
+  const int64_t capacity = n;
+  char *text = malloc((size_t)capacity);
+  if (text &&
+      get(p->run, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, capacity, &n,
+          text) &&
+      n <= capacity)
+    dm_plan_write(&file, text, n);
+  free(text);
+}
+
+/* The path of the choices' file. */
+static bool choices_of(int64_t device, char *out, bool make_it) {
+  char folder[FOLDER_BYTES];
+  if (!folder_of(device, folder) || !dm_plan_cache(out, make_it)) return false;
+  const size_t n = strlen(out);
+  const int length = snprintf(out + n, DM_PATH_BYTES - n, "/%s.plans", folder);
+  return length > 0 && (size_t)length < DM_PATH_BYTES - n;
 }
 
 /* Reads one line; false if it belongs to another key or is torn. */
@@ -393,8 +485,8 @@ static bool parse(const char *line, uint64_t name, Choice *out) {
 /* Reads the choice of a key. The last line counts: an older one may not have worked any
    more. */
 static bool recall(const Key *k, Choice *out) {
-  char path[PATH_BYTES], line[LINE_BYTES];
-  FILE *file = cache_file(k->device, path, false) ? fopen(path, "r") : NULL;
+  char path[DM_PATH_BYTES], line[LINE_BYTES];
+  FILE *file = choices_of(k->device, path, false) ? fopen(path, "r") : NULL;
   bool found = false;
   Choice choice = {.n_knob = 0};
   while (file && fgets(line, sizeof line, file)) {
@@ -408,13 +500,13 @@ static bool recall(const Key *k, Choice *out) {
 
 /* Appends the choice. Errors are ignored: the file only saves time. */
 static void remember(const Key *k, const Choice *c) {
-  char path[PATH_BYTES], line[LINE_BYTES];
+  char path[DM_PATH_BYTES], line[LINE_BYTES];
   size_t n = (size_t)snprintf(line, sizeof line, "%016" PRIx64 " %" PRId64 " %" PRId64,
                               name_of(k), c->engine, c->n_knob);
   for (int64_t i = 0; i < c->n_knob && n < sizeof line; i++)
     n += (size_t)snprintf(line + n, sizeof line - n, " %" PRId64 " %" PRId64, c->type[i],
                           c->value[i]);
-  if (n + sizeof " .\n" > sizeof line || !cache_file(k->device, path, true)) return;
+  if (n + sizeof " .\n" > sizeof line || !choices_of(k->device, path, true)) return;
   memcpy(line + n, " .\n", sizeof " .\n");
   const int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (file < 0) return;
@@ -546,15 +638,22 @@ static bool make_best(Plan *p, cudnnHandle_t handle, cudnnBackendHeurMode_t mode
   return ok;
 }
 
+/* Makes the plan of the choice that an earlier process kept, and keeps the plan. */
+static bool chosen(Plan *p, cudnnHandle_t handle) {
+  Choice choice = {.n_knob = 0};
+  if (!recall(&p->key, &choice) || !make_chosen(p, handle, &choice)) return false;
+  keep_run(p);
+  return true;
+}
+
 /* Makes a plan: from disk if its choice still works, else by the heuristics. */
 static bool plan_make(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build, const Memory *m) {
   static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_A,
                                                  CUDNN_HEUR_MODE_FALLBACK};
-  Choice choice = {.n_knob = 0};
   const bool ok = make_graph(p, handle, build);
   const int n_kept = p->n_part;
   /* An earlier process may have chosen already. */
-  if (ok && recall(&p->key, &choice) && make_chosen(p, handle, &choice)) {
+  if (ok && (load_run(p, handle) || chosen(p, handle))) {
     dm_plan_count(DM_CUDNN, DM_PLAN_DISK);
     return true;
   }
@@ -562,7 +661,9 @@ static bool plan_make(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build, const
   if (!ok) return false;
   for (int i = 0; i < DM_COUNT(modes); i++) {
     free_parts(p, n_kept);
-    if (make_best(p, handle, modes[i], m)) return true;
+    if (!make_best(p, handle, modes[i], m)) continue;
+    keep_run(p);
+    return true;
   }
   return false;
 }

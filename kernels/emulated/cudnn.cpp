@@ -140,7 +140,7 @@ static const Rule rules[] = {
 #undef PART
 /* clang-format on */
 
-static const Rule *rule_of(cudnnBackendDescriptorType_t owner,
+const Rule *dm_dnn_rule_of(cudnnBackendDescriptorType_t owner,
                            cudnnBackendAttributeName_t name) {
   for (const Rule &r : rules)
     if (r.owner == owner && r.name == name) return &r;
@@ -148,7 +148,7 @@ static const Rule *rule_of(cudnnBackendDescriptorType_t owner,
 }
 static void put(Descriptor *d, cudnnBackendAttributeName_t name, int64_t v) {
   Attribute *a = &d->attribute[d->n++];
-  a->rule = rule_of(d->type, name);
+  a->rule = dm_dnn_rule_of(d->type, name);
   a->n = 1;
   a->bits[0] = v;
 }
@@ -193,7 +193,20 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t d) {
+  if (d) free(((Descriptor *)d)->json);
   free(d);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t set_json(Descriptor *d, cudnnBackendAttributeType_t type, int64_t n,
+                              const void *text) {
+  if (type != CUDNN_TYPE_CHAR) return CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE;
+  if (n < 1 || d->finalized) return CUDNN_STATUS_BAD_PARAM;
+  free(d->json);
+  d->json = (char *)malloc((size_t)n);
+  if (!d->json) return CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
+  memcpy(d->json, text, (size_t)n);
+  d->json_bytes = n;
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -203,7 +216,10 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
                                        const void *elements) {
   Descriptor *d = (Descriptor *)descriptor;
   if (!d || !elements) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
-  const Rule *rule = rule_of(d->type, name);
+  if (d->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR &&
+      name == CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION)
+    return set_json(d, type, n, elements);
+  const Rule *rule = dm_dnn_rule_of(d->type, name);
   if (!rule || d->finalized) return CUDNN_STATUS_BAD_PARAM;
   if (rule->type != type) return CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE;
   if (n < rule->least || n > rule->most) return CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND;
@@ -415,6 +431,13 @@ static cudnnStatus_t check(const Descriptor *d) {
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   Descriptor *d = (Descriptor *)descriptor;
   if (!d) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+  if (d->json) {
+    Descriptor *config = dm_dnn_read_json(d->json, d->json_bytes);
+    if (!config) return CUDNN_STATUS_BAD_PARAM;
+    if (is_refused("cudnnPlanFromJson")) return CUDNN_STATUS_NOT_SUPPORTED;
+    count("cudnnPlanFromJson");
+    put(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, (intptr_t)config);
+  }
   for (const Rule &r : rules)
     if (r.owner == d->type && r.needed && !attribute_of(d, r.name))
       return CUDNN_STATUS_BAD_PARAM;
@@ -459,7 +482,9 @@ static cudnnStatus_t get_results(const Descriptor *d, int64_t wanted, int64_t *n
   Descriptor *graph = part(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
   *n = N_ENGINE;
   for (int64_t i = 0; i < wanted && i < N_ENGINE; i++) {
-    Descriptor config = {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, true, 0, {}};
+    Descriptor config = {};
+    config.type = CUDNN_BACKEND_ENGINECFG_DESCRIPTOR;
+    config.finalized = true;
     put(&config, CUDNN_ATTR_ENGINECFG_ENGINE, (intptr_t)engine_new(graph, i));
     put(&config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
         (intptr_t)knob_new(CUDNN_KNOB_TYPE_STAGES, STAGES));
@@ -510,6 +535,16 @@ template <class V> static cudnnStatus_t tell(V v, int64_t wanted, int64_t *n, vo
   return CUDNN_STATUS_SUCCESS;
 }
 
+static cudnnStatus_t get_json(const Descriptor *d, cudnnBackendAttributeType_t type,
+                              int64_t wanted, int64_t *n, void *out) {
+  if (type != CUDNN_TYPE_CHAR) return CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE;
+  if (is_refused("cudnnPlanToJson")) return CUDNN_STATUS_NOT_SUPPORTED;
+  char *text = dm_dnn_write_json(d, n);
+  if (wanted > 0) memcpy(out, text, (size_t)(wanted < *n ? wanted : *n));
+  free(text);
+  return CUDNN_STATUS_SUCCESS;
+}
+
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t wanted,
@@ -517,6 +552,9 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
   Descriptor *d = (Descriptor *)descriptor;
   if (!d || !n || (wanted > 0 && !out)) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
   if (!d->finalized) return CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED;
+  if (d->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR &&
+      name == CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION)
+    return get_json(d, type, wanted, n, out);
   const struct {
     cudnnBackendDescriptorType_t owner;
     cudnnBackendAttributeName_t name;

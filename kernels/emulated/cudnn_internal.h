@@ -40,6 +40,8 @@ struct Descriptor {
   bool finalized;
   int n;
   Attribute attribute[MAX_ATTRIBUTE];
+  char *json; /* of a plan that is made of text, or NULL */
+  int64_t json_bytes;
 };
 
 static inline size_t size_of(cudnnBackendAttributeType_t type) {
@@ -113,6 +115,16 @@ static inline void *data_of(const Descriptor *pack, const Descriptor *t) {
   }
   return nullptr;
 }
+
+/* The rule of a descriptor's attribute, or NULL. */
+const Rule *dm_dnn_rule_of(cudnnBackendDescriptorType_t owner,
+                           cudnnBackendAttributeName_t name);
+
+/* ---- plans as text: cudnn_json.cpp ---- */
+
+char *dm_dnn_write_json(const Descriptor *plan, int64_t *n); /* for free() */
+/* The configuration of a plan's text, or NULL if it is none. */
+Descriptor *dm_dnn_read_json(const char *text, int64_t n);
 
 /* ---- graphs of many operations: cudnn_graph.cpp ---- */
 

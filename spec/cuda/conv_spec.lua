@@ -206,15 +206,17 @@ describe("cuDNN", function()
     assert.equal(6, counts("", TWICE).cudnnHeuristic)
     local n = counts("", TWICE)
     assert.equal(0, n.cudnnHeuristic)
-    assert.equal(6, n.cudnnEngineByNumber)
+    assert.equal(6, n.cudnnPlanFromJson)
     assert.equal(9, n.cudnnBackendExecute)
     n = counts("DEMILUNE_PLAN_CACHE=0", TWICE)
     assert.equal(6, n.cudnnHeuristic)
-    assert.equal(0, n.cudnnEngineByNumber)
+    assert.equal(0, n.cudnnPlanFromJson)
   end)
 
-  it_counts("is asked again where the file says nothing of use", function()
-    counts("", TWICE)
+  it_counts("is asked again where the file of choices says nothing of use", function()
+    local alone = "DEMILUNE_EMULATED_CUDNN_REFUSES=cudnnPlanToJson" -- no other files
+    counts(alone, TWICE)
+    assert.equal(6, counts(alone, TWICE).cudnnEngineByNumber)
     local file = io.popen("ls " .. folder.path "cache/demilune"):read "l"
     local name = "cache/demilune/" .. file
     local text = folder.read(name)
@@ -223,11 +225,11 @@ describe("cuDNN", function()
         unknown = text:gsub("(%x+) 1 ", "%1 77 "), inexact = text:gsub("(%x+) 1 ", "%1 0 "),
         too_many = text:gsub("(%x+) 1 1", "%1 1 999"), long = ("1 "):rep(5000)} do
       folder.write(name, broken)
-      local n = counts("", TWICE)
+      local n = counts(alone, TWICE)
       assert.equal(6, n.cudnnHeuristic, what)
       assert.equal(9, n.cudnnBackendExecute, what)
       -- and later calls use the choice
-      if what ~= "long" then assert.equal(0, counts("", TWICE).cudnnHeuristic, what) end
+      if what ~= "long" then assert.equal(0, counts(alone, TWICE).cudnnHeuristic, what) end
     end
   end)
 

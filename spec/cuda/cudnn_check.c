@@ -10,12 +10,20 @@
    With N it looks at each N-th case only: a case that compiles takes up to a second. VERBOSE=1
    shows every case.
 
+   The plans are kept in a folder of their own while it runs. A second process, with --kept,
+   then has to find each of them there: the library takes its own JSON back, in how long is
+   printed.
+
    Engines that are compiled at run time are loaded into the driver; a library that does nothing
    takes its part (no_driver.sh). */
 #include <dlfcn.h>
+#include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #if __has_include(<cudnn.h>)
 
@@ -25,11 +33,12 @@
 #include "kernels/fill.h"
 #include "kernels/library.h"
 #include "kernels/norm.h"
+#include "kernels/plans.h"
 #include "op/random/random.h"
 
 static int n_passed, n_failed;
-static bool is_verbose;
-static char gpu[64]; /* the name of the described one */
+static bool is_verbose, is_kept; /* is_kept: plans have to be there */
+static char gpu[64];             /* the name of the described one */
 static int gpu_major;
 
 /* ---- between our code and the library ---- */
@@ -220,13 +229,34 @@ static const char *name_of(dm_DType t) {
   return t == DM_F16 ? "float16" : t == DM_BF16 ? "bfloat16" : "float32";
 }
 
+/* Milliseconds, and how many plans the library was asked for before start(). */
+static double began, total, slowest;
+static int64_t had_asked;
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
+}
+static int64_t asked_plans(void) {
+  dm_PlanCounts counts[DM_MAX_PLAN_LIBRARY];
+  dm_plan_counts(counts);
+  return counts[DM_CUDNN].n[DM_PLAN_ASKED];
+}
+
 /* Counts a case: `taken` says what became of it; most: bytes of workspace, or REFUSED. */
 static void judge(const char *what, bool taken, int64_t most) {
-  const bool ok = most == REFUSED ? !taken : taken && was_run && workspace <= most;
+  const double took = now() - began;
+  const bool found = !is_kept || asked_plans() == had_asked;
+  const bool ok = most == REFUSED ? !taken : taken && was_run && workspace <= most && found;
+  if (most != REFUSED) {
+    total += took;
+    if (took > slowest) slowest = took;
+  }
   *(ok ? &n_passed : &n_failed) += 1;
   if (ok && !is_verbose) return;
   printf("%s: %s: %s", ok ? "ok" : "FAILED", gpu, what);
-  if (taken) printf(": workspace %" PRId64 " bytes", workspace);
+  if (taken) printf(": workspace %" PRId64 " bytes, %.0f ms", workspace, took);
+  if (!found) printf(", not from a file");
   else printf(": refused");
   if (!ok && most == REFUSED) printf(", wanted a refusal");
   else if (!ok) printf(", wanted at most %" PRId64, most);
@@ -236,6 +266,8 @@ static void judge(const char *what, bool taken, int64_t most) {
 static void start(void) {
   was_run = false;
   workspace = 0;
+  had_asked = asked_plans();
+  began = now();
 }
 
 /* ---- convolutions ---- */
@@ -570,9 +602,29 @@ static void *open_library(void) {
   return NULL;
 }
 
+static int remove_file(const char *path, const struct stat *s, int type, struct FTW *f) {
+  DM_UNUSED(s);
+  DM_UNUSED(type);
+  DM_UNUSED(f);
+  return remove(path);
+}
+
+/* Runs this program again on the plans that it has kept; whether that went well. */
+static bool finds_kept(char **argv) {
+  fflush(stdout);
+  const pid_t child = fork();
+  int status = 1;
+  if (child == 0) {
+    execl("/proc/self/exe", argv[0], argv[1], argv[2] ? argv[2] : "1", "--kept", (char *)NULL);
+    _exit(127);
+  }
+  return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
 int main(int argc, char **argv) {
-  setenv("DEMILUNE_PLAN_CACHE", "0", 1);
+  char cache[] = "/tmp/cudnn_check.XXXXXX";
   is_verbose = getenv("VERBOSE") != NULL;
+  is_kept = argc > 3 && strcmp(argv[3], "--kept") == 0;
   if (!dlopen(NO_DRIVER, RTLD_NOW | RTLD_GLOBAL)) {
     printf("%s\n0 passed, 1 failed\n", dlerror());
     return 1;
@@ -584,12 +636,17 @@ int main(int argc, char **argv) {
     printf("usage: cudnn_check GPU.json [N]\n0 passed, 1 failed\n");
     return 1;
   }
+  if (!is_kept && (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1) != 0)) return 1;
   for (int i = 0; i < DM_COUNT(conv_cases); i += each) check_conv(&conv_cases[i]);
   for (int i = 0; i < DM_COUNT(norm_cases); i += each) check_norm(&norm_cases[i]);
   for (int i = 0; i < DM_COUNT(attention_cases); i += each)
     check_attention(&attention_cases[i]);
-  printf("%s\n%d passed, %d failed\n", gpu, n_passed, n_failed);
-  return n_failed > 0;
+  printf("%s%s: %.0f ms, the slowest %.0f ms\n%d passed, %d failed\n", gpu,
+         is_kept ? ", plans from files" : "", total, slowest, n_passed, n_failed);
+  if (is_kept) return n_failed > 0;
+  const bool found = finds_kept(argv);
+  nftw(cache, remove_file, 8, FTW_DEPTH | FTW_PHYS);
+  return n_failed > 0 || !found;
 }
 
 #else

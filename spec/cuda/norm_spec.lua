@@ -224,7 +224,7 @@ describe("batch_norm by cuDNN", function()
     assert.equal(0, own(n))
     n = counts("", ALL)
     assert.equal(0, n.cudnnHeuristic)
-    assert.equal(12, n.cudnnEngineByNumber)
+    assert.equal(12, n.cudnnPlanFromJson)
     assert.equal(18, n.cudnnBackendExecuteNorm)
   end)
 

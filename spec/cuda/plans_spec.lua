@@ -122,6 +122,109 @@ describe("dm.cuda.plans", function()
     assert.equal(1, n.cudnnHeuristic)
   end)
 
+  -- The files of plans: made by one process, found by the next, whatever is in the folder.
+  describe("on disk", function()
+    local PROGRAM = [[
+      local x = dm.ones({1, 8, 4, 4}, {device = "cuda", dtype = "float16"})
+      local w = dm.ones({8, 8, 3, 3}, {device = "cuda", dtype = "float16"})
+      assert(dm.conv2d(x, w, nil, 1, 1)[{1, 1, 2, 2}]:item() == 72)
+      local q = dm.ones({1, 2, 4, 8}, {device = "cuda", dtype = "float16"})
+      assert(dm.scaled_dot_product_attention(q, q, q)[{1, 1, 1, 1}]:item() == 1)]]
+    local function from_files(environment)
+      local n = both.counts(environment or "", PROGRAM)
+      return n.cudnnPlanFromJson, n.cudnnHeuristic
+    end
+    -- The two files of plans, and their folder.
+    local function files()
+      local list = io.popen(("find %s -type f -path '*/cudnn-*/*'"):format(folder.path "cache"))
+      local found = {}
+      for path in list:lines() do found[#found + 1] = path end
+      list:close()
+      return found, found[1] and found[1]:match "^(.*)/"
+    end
+    local function content(path)
+      local file <close> = assert(io.open(path, "rb"))
+      return file:read "a"
+    end
+    local function put(path, text)
+      local file <close> = assert(io.open(path, "wb"))
+      file:write(text)
+    end
+    before_each(function() os.execute("rm -rf " .. folder.path "cache") end)
+
+    both.it_counts("gives plans back without a heuristic or a search", function()
+      assert.same({0, 2}, {from_files()})
+      local found = files()
+      assert.equal(2, #found)
+      for _, path in ipairs(found) do assert.matches("/%x+$", path) end
+      assert.same({2, 0}, {from_files()})
+      assert.same({0, 2}, {from_files "DEMILUNE_PLAN_CACHE=0"})
+    end)
+
+    both.it_counts("goes on without a file that is torn, strange or somebody else's", function()
+      from_files()
+      local found = files()
+      local whole = content(found[1])
+      local damages = {
+        empty = "", short = whole:sub(1, 20), torn = whole:sub(1, -2), long = whole .. " ",
+        noise = ("\255"):rep(#whole), [ "another's"] = content(found[2]),
+        ["another version's"] = "dmplan9" .. whole:sub(8),
+        ["a huge size"] = whole:sub(1, 16) .. ("\255"):rep(7) .. "\127" .. whole:sub(25),
+        ["a negative size"] = whole:sub(1, 16) .. ("\255"):rep(8) .. whole:sub(25),
+        ["other text"] = whole:sub(1, -3) .. "x}",
+      }
+      for what, text in pairs(damages) do
+        put(found[1], text)
+        assert.equal(1, (from_files()), what)
+        assert.equal(whole, content(found[1]), what) -- written anew, by the choice that was kept
+      end
+      for what, command in pairs{["others may write"] = "chmod 666 %s",
+        ["a link"] = "mv %s %s.whole && ln -s %s.whole %s"} do
+        os.execute((command:gsub("%%s", found[1])))
+        assert.equal(1, (from_files()), what)
+      end
+    end)
+
+    both.it_counts("removes a file of which the library makes no plan", function()
+      from_files()
+      assert.equal(0, (from_files "DEMILUNE_EMULATED_CUDNN_REFUSES=cudnnPlanFromJson"))
+      assert.equal(2, (from_files()))
+    end)
+
+    both.it_counts("keeps the choice where the library writes no JSON", function()
+      local environment = "DEMILUNE_EMULATED_CUDNN_REFUSES=cudnnPlanToJson"
+      from_files(environment)
+      assert.same({}, (files()))
+      assert.same({0, 0}, {from_files(environment)})
+    end)
+
+    both.it_counts("goes on where the cache cannot be written", function()
+      from_files()
+      local _, plans_folder = files()
+      os.execute(("rm -rf %s && touch %s"):format(plans_folder, plans_folder))
+      assert.same({0, 0}, {from_files()}) -- a file is where the folder should be
+      os.execute("rm -rf " .. folder.path "cache")
+      put(folder.path "cache", "")
+      assert.same({0, 2}, {from_files()})
+      os.remove(folder.path "cache")
+    end)
+
+    both.it_counts("bounds the folder, and drops the oldest first", function()
+      from_files()
+      local found, plans_folder = files()
+      os.remove(found[2])
+      os.execute(("truncate -s 200M %s/old && touch -d 2001-01-01 %s/old"):format(plans_folder,
+        plans_folder))
+      os.execute(("truncate -s 60M %s/new"):format(plans_folder))
+      assert.equal(1, (from_files()))
+      local left = {}
+      for _, path in ipairs((files())) do left[path:match "[^/]+$"] = true end
+      assert.is_nil(left.old)
+      assert.is_true(left.new)
+      assert.equal(2, (from_files()))
+    end)
+  end)
+
   -- A step of training of each, under autocast, small enough for the emulation.
   it("does not need them in a training step of the usual models", function()
     local text = printed("DEMILUNE_NO_FALLBACK=1", [[
