@@ -77,12 +77,12 @@ dm_status dm_launch_on(cudaStream_t stream, const char *name, void (*kernel)(P..
   if (grid.x == 0) return DM_OK;
 #ifdef DM_EMULATED
   (dm_check_argument(name, static_cast<P>(args)), ...);
-  auto thread = [&] { kernel(static_cast<P>(args)...); };
+  auto thread = [=] { kernel(static_cast<P>(args)...); }; /* by value: a graph keeps it */
   uint64_t given = 0;
   ((given = dm_hash_argument<P>(given, static_cast<P>(args))), ...);
   const auto run = [](void *t) { (*static_cast<decltype(thread) *>(t))(); };
   dm_emulated_launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream,
-                     given, run, &thread);
+                     given, run, &thread, sizeof thread);
 #else
   kernel<<<grid, block, shared, stream>>>(static_cast<P>(args)...);
 #endif

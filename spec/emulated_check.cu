@@ -500,6 +500,112 @@ static void events(void) {
         "errors have names");
 }
 
+/* ---- capture ---- */
+
+/* Begins a capture, makes a call that it forbids, and ends it: the call gives `code`, and the
+   capture is spoilt. */
+template <class F> static bool spoils(cudaStream_t s, cudaError_t code, F call) {
+  cudaGraph_t g = nullptr;
+  if (cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return false;
+  const bool right = refused(call(), code);
+  return refused(cudaStreamEndCapture(s, &g), cudaErrorStreamCaptureInvalidated) && !g && right;
+}
+
+struct Twice {
+  float *x;
+};
+static void double_it(void *p) {
+  float *x = ((Twice *)p)->x;
+  x[0] *= 2;
+}
+
+/* A kernel, a copy, a fill and a library's call are recorded with what they were given then. */
+static void captures(void) {
+  float x[2] = {1, 2}, y[2];
+  float *d = device_array(x, 2), *copy = device_array<float>(nullptr, 2);
+  cudaStream_t s;
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  size_t n = 0;
+  cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+  stream_now = s;
+  const int64_t before = dm_emulated_count("launch");
+  check(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal) == cudaSuccess, "begins");
+  {
+    Twice twice = {d};
+    dm_launch((scale<float, 2>), 1, 32, 0, d, 3);
+    dm_emulated_run("double_it", s, 0, double_it, &twice, sizeof twice);
+    twice.x = nullptr;
+    cudaMemsetAsync(copy, 0, sizeof y, s);
+    cudaMemcpyAsync(copy, d, sizeof(float), cudaMemcpyDeviceToDevice, s);
+  }
+  check(cudaStreamEndCapture(s, &graph) == cudaSuccess, "a capture ends");
+  check(dm_emulated_count("launch") == before, "nothing ran");
+  fetch(y, d, 2);
+  check(y[0] == 1 && y[1] == 2, "nothing changed");
+  check(cudaGraphGetNodes(graph, nullptr, &n) == cudaSuccess && n == 4, "four nodes");
+  check(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "an executable graph");
+  cudaGraphDestroy(graph);
+  for (int i = 0; i < 2; i++) check(cudaGraphLaunch(exec, s) == cudaSuccess, "a launch");
+  check(dm_emulated_count("launch") == before + 2 && dm_emulated_count("node") == 8,
+        "each launch counts once");
+  fetch(y, d, 2);
+  check(y[0] == 36 && y[1] == 18, "the work was done twice");
+  fetch(y, copy, 2);
+  check(y[0] == 36 && y[1] == 0, "copies and fills too");
+  cudaGraphExecDestroy(exec);
+  stream_now = nullptr;
+  cudaFree(d), cudaFree(copy), cudaStreamDestroy(s);
+}
+
+static void forbidden_in_a_capture(void) {
+  float x = 1, *d = device_array(&x, 1);
+  void *p = nullptr;
+  cudaStream_t s, other;
+  cudaEvent_t event;
+  cudaGraph_t g;
+  const cudaError_t no = cudaErrorStreamCaptureUnsupported;
+  cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+  cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  cudaEventRecord(event, other);
+  check(spoils(s, no, [&] { return cudaMalloc(&p, 512); }), "no cudaMalloc");
+  check(spoils(s, no, [&] { return cudaFree(d); }), "no cudaFree");
+  check(spoils(s, no, [&] { return cudaHostAlloc(&p, 512, 0); }), "no cudaHostAlloc");
+  check(spoils(s, no, [&] { return cudaStreamSynchronize(s); }), "no wait for the stream");
+  check(spoils(s, no, [&] { return cudaDeviceSynchronize(); }), "no wait for the device");
+  check(spoils(s, no, [&] { return cudaStreamQuery(s); }), "no question to the stream");
+  check(spoils(s, no, [&] { return cudaEventQuery(event); }), "no question to an event");
+  check(spoils(s, no, [&] { return cudaStreamWaitEvent(s, event, 0); }), "no foreign event");
+  check(spoils(s, no, [&] { return cudaMemcpyAsync(d, &x, 4, cudaMemcpyHostToDevice, s); }),
+        "no copy of pageable memory");
+  check(spoils(s, cudaErrorStreamCaptureImplicit,
+               [&] { return cudaMemcpy(d, &x, 4, cudaMemcpyHostToDevice); }),
+        "no legacy stream");
+  check(spoils(s, cudaErrorStreamCaptureInvalidated,
+               [&] {
+                 cudaFree(d);
+                 return cudaMemsetAsync(d, 0, 4, s);
+               }),
+        "nothing after a failure");
+  check(refused(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal), no),
+        "the legacy stream is not captured");
+  check(refused(cudaStreamEndCapture(s, &g), cudaErrorStreamCaptureUnmatched),
+        "nothing to end");
+  /* what a thread may do that says so, and an event of a capture */
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal);
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  check(cudaMalloc(&p, 512) == cudaSuccess, "a relaxed thread allocates");
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  check(cudaEventRecord(event, s) == cudaSuccess && cudaStreamEndCapture(s, &g) == cudaSuccess,
+        "an event in a capture");
+  check(refused(cudaEventQuery(event), cudaErrorCapturedEvent), "it never happens");
+  cudaGraphDestroy(g);
+  cudaFree(p), cudaFree(d), cudaEventDestroy(event);
+  cudaStreamDestroy(s), cudaStreamDestroy(other);
+}
+
 static void triple(void *p) {
   float *x = (float *)p;
   x[0] *= 3;
@@ -507,7 +613,7 @@ static void triple(void *p) {
 static void library_calls(void) {
   float x = 5, *d = device_array(&x, 1);
   const int64_t before = dm_emulated_count("launch");
-  check(dm_emulated_run("triple", nullptr, 0, triple, d) == cudaSuccess, "dm_emulated_run");
+  check(dm_emulated_run("triple", nullptr, 0, triple, d, 0) == cudaSuccess, "dm_emulated_run");
   fetch(&x, d, 1);
   check(x == 15 && dm_emulated_count("launch") == before + 1, "it reaches device memory");
   cudaFree(d);
@@ -785,6 +891,8 @@ int main(void) {
   memory();
   devices();
   events();
+  captures();
+  forbidden_in_a_capture();
   library_calls();
   host_threads();
   deaths();

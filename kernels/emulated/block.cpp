@@ -567,9 +567,12 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
 }
 
 static bool shared_fits(const void *kernel, size_t bytes) {
+  bool fits = bytes <= STATIC_SHARED;
+  dm_emulated_enter(0);
   for (int i = 0; i < n_allowed; i++)
-    if (allowed[i].kernel == kernel && bytes <= (size_t)allowed[i].bytes) return true;
-  return bytes <= STATIC_SHARED;
+    fits |= allowed[i].kernel == kernel && bytes <= (size_t)allowed[i].bytes;
+  dm_emulated_leave(0);
+  return fits;
 }
 static bool shape_fits(dim3 grid, dim3 block) {
   const uint64_t threads = (uint64_t)block.x * block.y * block.z;
@@ -607,29 +610,32 @@ static void run_grid(dim3 grid, dim3 block) {
       }
 }
 
+/* Between enter and leave. */
+static void run_kernel(const dm_EmulatedWork *w, void *arg) {
+  run.kernel = w->name;
+  run.host = pthread_self();
+  run.call = w->call;
+  run.arg = arg;
+  run.dynamic_shared = w->shared;
+  run_grid(w->grid, w->block);
+  run.kernel = nullptr;
+}
+
 cudaError_t dm_emulated_launch(const char *name, const void *kernel, dim3 grid, dim3 block,
                                size_t shared, cudaStream_t s, uint64_t given,
-                               void (*call)(void *arg), void *arg) {
+                               void (*call)(void *arg), void *arg, size_t n_arg) {
+  const dm_EmulatedWork w = {run_kernel, n_arg, name, call, grid, block, shared};
   cudaError_t e = dm_emulated_check_stream(s);
   if (e == cudaSuccess && !shape_fits(grid, block)) e = cudaErrorInvalidConfiguration;
-  if (e != cudaSuccess) return dm_emulated_result(e);
+  if (e == cudaSuccess && !shared_fits(kernel, shared)) e = cudaErrorInvalidValue;
+  if (e != cudaSuccess || dm_emulated_record(s, w, arg, &e)) return dm_emulated_result(e);
   const unsigned open = dm_emulated_reach();
   dm_emulated_enter(open);
-  if (shared_fits(kernel, shared)) {
-    const unsigned shape[] = {grid.x,  grid.y,  grid.z,          block.x,
-                              block.y, block.z, (unsigned)shared};
-    dm_emulated_count_launch(name);
-    dm_emulated_note(name, s, dm_emulated_hash(given, shape, sizeof shape));
-    run.kernel = name;
-    run.host = pthread_self();
-    run.call = call;
-    run.arg = arg;
-    run.dynamic_shared = shared;
-    run_grid(grid, block);
-    run.kernel = nullptr;
-  } else {
-    e = cudaErrorInvalidValue;
-  }
+  const unsigned shape[] = {grid.x,  grid.y,  grid.z,          block.x,
+                            block.y, block.z, (unsigned)shared};
+  dm_emulated_count_launch(name);
+  dm_emulated_note(name, s, dm_emulated_hash(given, shape, sizeof shape));
+  run_kernel(&w, arg);
   dm_emulated_leave(open);
-  return dm_emulated_result(e);
+  return cudaSuccess;
 }

@@ -351,6 +351,22 @@ template <class C> static void multiply(void *arg) {
       }
 }
 
+/* A call by value, since a graph makes it when the caller's descriptors may be gone. */
+struct Called {
+  LtCall x;
+  dm_EmulatedDesc desc;
+  dm_EmulatedLayout a, b, c, d;
+  double alpha, beta; /* the bytes of a float where that is computed */
+};
+template <class C> static void call_multiply(void *arg) {
+  Called *call = (Called *)arg;
+  LtCall x = call->x;
+  x.desc = &call->desc;
+  x.a = &call->a, x.b = &call->b, x.c = &call->c, x.d = &call->d;
+  x.alpha = &call->alpha, x.beta = &call->beta;
+  multiply<C>(&x);
+}
+
 static bool is_aligned(const void *p, uint64_t n) { return (uintptr_t)p % n == 0; }
 
 /* What was promised when the algorithm was chosen. */
@@ -389,7 +405,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   uint64_t given = dm_emulated_hash(0, pointers, sizeof pointers);
   given = dm_emulated_hash(given, alpha, wide ? sizeof(double) : sizeof(float));
   given = dm_emulated_hash(given, beta, wide ? sizeof(double) : sizeof(float));
-  const cudaError_t e = dm_emulated_run("cublasLtMatmul", stream, given,
-                                        wide ? multiply<double> : multiply<float>, &x);
+  Called call = {x, *desc, *a_layout, *b_layout, *c_layout, *d_layout, 0, 0};
+  memcpy(&call.alpha, alpha, wide ? sizeof(double) : sizeof(float));
+  memcpy(&call.beta, beta, wide ? sizeof(double) : sizeof(float));
+  const cudaError_t e =
+      dm_emulated_run("cublasLtMatmul", stream, given,
+                      wide ? call_multiply<double> : call_multiply<float>, &call, sizeof call);
   return e == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -3,7 +3,8 @@
    calls, block.cpp runs the kernels; what a kernel may say is in device.h.
 
    Everything is done before the call returns; streams and events keep the
-   rules of use (which device, which handle lives), not the asynchrony. */
+   rules of use (which device, which handle lives), not the asynchrony. Work on
+   a stream that is captured is recorded, and done when the graph is launched. */
 #ifndef DM_EMULATED_CUDA_RUNTIME_H
 #define DM_EMULATED_CUDA_RUNTIME_H
 
@@ -42,6 +43,9 @@ extern "C" {
     "peer access is not supported between these two "                              \
     "devices")                                                                     \
   X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                \
+  X(cudaErrorIllegalState, 401,                                                    \
+    "the operation cannot be performed in the "                                    \
+    "present state")                                                               \
   X(cudaErrorNotReady, 600, "device not ready")                                    \
   X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")      \
   X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch") \
@@ -50,6 +54,22 @@ extern "C" {
   X(cudaErrorAssert, 710, "device-side assert triggered")                          \
   X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                     \
   X(cudaErrorNotSupported, 801, "operation not supported")                         \
+  X(cudaErrorStreamCaptureUnsupported, 900,                                        \
+    "operation not permitted when stream is capturing")                            \
+  X(cudaErrorStreamCaptureInvalidated, 901,                                        \
+    "operation failed due to a previous error during capture")                     \
+  X(cudaErrorStreamCaptureUnmatched, 903,                                          \
+    "capture was not "                                                             \
+    "initiated in this stream")                                                    \
+  X(cudaErrorStreamCaptureImplicit, 906,                                           \
+    "operation would make the legacy stream depend on a capturing "                \
+    "blocking stream")                                                             \
+  X(cudaErrorCapturedEvent, 907,                                                   \
+    "operation not permitted on an event last recorded in a "                      \
+    "capturing stream")                                                            \
+  X(cudaErrorStreamCaptureWrongThread, 908,                                        \
+    "attempt to terminate a thread-local capture sequence from "                   \
+    "another thread")                                                              \
   X(cudaErrorUnknown, 999, "unknown error")
 
 typedef enum cudaError {
@@ -122,6 +142,28 @@ cudaError_t cudaEventQuery(cudaEvent_t e);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaEventDestroy(cudaEvent_t e);
 
+/* ---- graphs: graph.cpp ------------------------------------------------------- */
+
+typedef struct CUgraph_st *cudaGraph_t;
+typedef struct CUgraphExec_st *cudaGraphExec_t;
+typedef struct CUgraphNode_st *cudaGraphNode_t;
+
+/* Which calls that are not queued a capture forbids: of all threads, of its own, none. */
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal,
+  cudaStreamCaptureModeThreadLocal,
+  cudaStreamCaptureModeRelaxed
+};
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out);
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g, unsigned long long flags);
+cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t *nodes, size_t *n);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s);
+cudaError_t cudaGraphDestroy(cudaGraph_t g);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+
 /* ---- memory ------------------------------------------------------------------ */
 
 enum cudaMemcpyKind {
@@ -190,6 +232,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
      "host_malloc" "host_free"  cudaHostAlloc, cudaFreeHost
      "switch"       work on another stream than the one before
      "work"         what was queued: launches, and asynchronous copies and fills
+     "node"         what launched graphs have done; a graph is one launch and one piece of work
    -1 for another word. */
 int64_t dm_emulated_count(const char *what);
 
@@ -201,9 +244,10 @@ const char *dm_emulated_work(int64_t i, int64_t *given);
 /* Runs f(arg) on the host with the memory of the current device open to it and
    counts it as a launch of `name`: how a library's entry points (cuBLASLt,
    cuDNN) are answered. given: a hash of what they were given. A stream of another
-   device fails. f may not launch, copy or allocate. */
+   device fails. f may not launch, copy or allocate. A captured stream records the
+   n_arg bytes of arg, which point to nothing that ends with the call. */
 cudaError_t dm_emulated_run(const char *name, cudaStream_t s, uint64_t given,
-                            void (*f)(void *arg), void *arg);
+                            void (*f)(void *arg), void *arg, size_t n_arg);
 
 #pragma GCC visibility pop
 

@@ -624,6 +624,8 @@ static const Descriptor *result_of(const Operation &o) {
 static void convolve(void *arg) {
   Run *run = (Run *)arg;
   const Operation &o = run->o;
+  run->sums = (double *)calloc((size_t)numel(result_of(o)), sizeof(double));
+  if (!run->sums) abort();
   const int64_t *xs = numbers(o.x, CUDNN_ATTR_TENSOR_DIMENSIONS);
   const int64_t *ws = numbers(o.w, CUDNN_ATTR_TENSOR_DIMENSIONS);
   const int64_t *ys = numbers(o.y, CUDNN_ATTR_TENSOR_DIMENSIONS);
@@ -674,6 +676,7 @@ static void convolve(void *arg) {
     store(type, out, at, run->wrong ? v + 1 : v);
   }
   memset(run->workspace, 0, WORKSPACE);
+  free(run->sums);
 }
 
 /* ---- batch norm ---- */
@@ -766,8 +769,8 @@ static cudnnStatus_t execute_norm(cudnnHandle_t handle, const Descriptor *engine
   uint64_t given = dm_emulated_hash(0, p, sizeof p);
   given = dm_emulated_hash(given, &r.eps, sizeof r.eps);
   given = dm_emulated_hash(given, &r.workspace, sizeof r.workspace);
-  const cudaError_t e =
-      dm_emulated_run("cudnnBackendExecuteNorm", handle->stream, given, normalize, &r);
+  const cudaError_t e = dm_emulated_run("cudnnBackendExecuteNorm", handle->stream, given,
+                                        normalize, &r, sizeof r);
   return e == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
 }
 
@@ -796,11 +799,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   if (!run.x || !run.w || !run.y || !run.workspace) return CUDNN_STATUS_BAD_PARAM;
   const void *const pointers[] = {run.x, run.w, run.y, run.workspace};
   for (const void *q : pointers) dm_emulated_check_pointer("cudnnBackendExecute", q);
-  run.sums = (double *)calloc((size_t)numel(result_of(run.o)), sizeof(double));
-  if (!run.sums) return CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
   const uint64_t given = dm_emulated_hash(0, pointers, sizeof pointers);
   const cudaError_t e =
-      dm_emulated_run("cudnnBackendExecute", handle->stream, given, convolve, &run);
-  free(run.sums);
+      dm_emulated_run("cudnnBackendExecute", handle->stream, given, convolve, &run, sizeof run);
   return e == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
 }

@@ -260,13 +260,28 @@ struct Value {
   float &at(const int64_t *i) const { return at(i[0], i[1], i[2], i[3]); }
 };
 
+/* A tensor's memory; of one by value, the number itself. */
+struct Bound {
+  const Descriptor *t;
+  void *data;
+  float value;
+};
+
+/* A graph and its tensors' memory; the pack that named it may be gone when this runs. */
 struct Run {
   Graph g;
-  const Descriptor *pack;
+  Bound bound[MAX_VALUE];
+  int n_bound;
   bool wrong;
   int n_value;
   Value value[MAX_VALUE];
 };
+
+static void *memory_of(Run *r, const Descriptor *t) {
+  for (int i = 0; i < r->n_bound; i++)
+    if (r->bound[i].t == t) return is_by_value(t) ? &r->bound[i].value : r->bound[i].data;
+  abort();
+}
 
 static const Value &value_new(Run *r, const Descriptor *t) {
   if (r->n_value == MAX_VALUE) abort();
@@ -281,7 +296,7 @@ static const Value &value_of(Run *r, const Descriptor *t) {
   for (int i = 0; i < r->n_value; i++)
     if (r->value[i].t == t) return r->value[i];
   const Value &x = value_new(r, t);
-  const void *data = data_of(r->pack, t);
+  const void *data = memory_of(r, t);
   each(t, [&](const int64_t *i, int64_t n) {
     x.v[n] = (float)load(type_of(t), data, x.offset(i));
   });
@@ -362,7 +377,7 @@ static void evaluate(Run *r, const Node &node) {
     });
   }
   const int64_t type = type_of(y.t);
-  void *data = is_virtual(y.t) ? nullptr : data_of(r->pack, y.t);
+  void *data = is_virtual(y.t) ? nullptr : memory_of(r, y.t);
   each(y.t, [&](const int64_t *i, int64_t n) {
     y.v[n] = rounded(type, y.v[n]);
     if (data) store(type, data, y.offset(i), (double)y.v[n] + r->wrong);
@@ -377,14 +392,17 @@ static void run(void *arg) {
 
 cudnnStatus_t dm_dnn_execute_graph(cudnnHandle_t handle, const Descriptor *graph,
                                    const Descriptor *pack, bool wrong) {
-  Run r = {Graph(graph), pack, wrong, 0, {}};
+  Run r = {Graph(graph), {}, 0, wrong, 0, {}};
   const int64_t *workspace = numbers(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
   uint64_t given = dm_emulated_hash(0, workspace, sizeof *workspace);
   const bool ok = all_tensors(r.g, [&](const Descriptor *t, int64_t, bool) {
     const void *data = data_of(pack, t);
     if (is_virtual(t)) return data == nullptr;
-    if (!data) return false;
+    if (!data || r.n_bound == MAX_VALUE) return false;
+    Bound *bound = &r.bound[r.n_bound++];
+    *bound = {t, const_cast<void *>(data), 0};
     if (is_by_value(t)) {
+      memcpy(&bound->value, data, sizeof bound->value);
       given = dm_emulated_hash(given, data, sizeof(float));
     } else {
       given = dm_emulated_hash(given, &data, sizeof data);
@@ -394,6 +412,6 @@ cudnnStatus_t dm_dnn_execute_graph(cudnnHandle_t handle, const Descriptor *graph
   });
   if (!ok) return CUDNN_STATUS_BAD_PARAM;
   const cudaError_t e =
-      dm_emulated_run("cudnnBackendExecuteGraph", handle->stream, given, run, &r);
+      dm_emulated_run("cudnnBackendExecuteGraph", handle->stream, given, run, &r, sizeof r);
   return e == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
 }

@@ -266,10 +266,11 @@ DM_EMULATED_CAS(unsigned long long)
 
 /* ---- launches ------------------------------------------------------------------------ */
 
-/* Runs call(arg) once for each thread of the grid. given: a hash of the arguments. */
+/* Runs call(arg) once for each thread of the grid. given: a hash of the arguments. arg: n_arg
+   bytes, which a captured stream copies. */
 cudaError_t dm_emulated_launch(const char *name, const void *kernel, dim3 grid, dim3 block,
                                size_t shared, cudaStream_t s, uint64_t given,
-                               void (*call)(void *arg), void *arg);
+                               void (*call)(void *arg), void *arg, size_t n_arg);
 /* Takes n bytes more into a hash. */
 static inline uint64_t dm_emulated_hash(uint64_t hash, const void *p, size_t n) {
   const unsigned char *byte = (const unsigned char *)p;

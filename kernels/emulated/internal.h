@@ -32,6 +32,7 @@ enum dm_Counter {
   HOST_FREES,
   SWITCHES,
   WORK,
+  NODES,
   N_COUNTERS
 };
 void dm_emulated_add(dm_Counter what);
@@ -60,6 +61,31 @@ void dm_emulated_tell_fault(const void *at, bool device);
 void dm_emulated_drop_stacks(void);
 
 void dm_emulated_poison(void *p, size_t n);
+
+/* ---- capture: graph.cpp ---- */
+
+/* Work as a graph records it. go runs it between enter and leave, with a copy of its n_arg
+   bytes of argument; what a kernel needs besides is here. */
+struct dm_EmulatedWork {
+  void (*go)(const dm_EmulatedWork *work, void *arg);
+  size_t n_arg;
+  const char *name;
+  void (*call)(void *arg);
+  dim3 grid, block;
+  size_t shared;
+};
+
+/* Whether s is captured: then the work is recorded and *e is the result. */
+bool dm_emulated_record(cudaStream_t s, const dm_EmulatedWork &work, const void *arg,
+                        cudaError_t *e);
+bool dm_emulated_is_captured(cudaStream_t s);
+
+/* The results of calls that a capture may forbid; a forbidden one spoils it.
+   dm_emulated_unsafe: a call that is not queued. dm_emulated_waits: one that waits for s, or
+   for all if s is NULL. dm_emulated_spoil: one that s does not take, which fails with e. */
+cudaError_t dm_emulated_unsafe(void);
+cudaError_t dm_emulated_waits(cudaStream_t s);
+cudaError_t dm_emulated_spoil(cudaStream_t s, cudaError_t e);
 
 /* Counts a launch and the kernel's name. Between enter and leave. */
 void dm_emulated_count_launch(const char *name);

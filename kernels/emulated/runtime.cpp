@@ -55,8 +55,9 @@ void dm_emulated_add(dm_Counter what) {
   __atomic_fetch_add(&counters[what], 1, __ATOMIC_RELAXED);
 }
 int64_t dm_emulated_count(const char *what) {
-  static const char *const names[N_COUNTERS] = {
-      "launch", "copy", "sync", "malloc", "free", "host_malloc", "host_free", "switch", "work"};
+  static const char *const names[N_COUNTERS] = {"launch", "copy",        "sync",      "malloc",
+                                                "free",   "host_malloc", "host_free", "switch",
+                                                "work",   "node"};
   for (int i = 0; i < N_COUNTERS; i++)
     if (strcmp(what, names[i]) == 0) return __atomic_load_n(&counters[i], __ATOMIC_RELAXED);
   return -1;
@@ -268,8 +269,10 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
+  cudaError_t e = ready();
   dm_emulated_add(SYNCS);
-  return dm_emulated_result(ready());
+  if (e == cudaSuccess) e = dm_emulated_waits(nullptr);
+  return dm_emulated_result(e);
 }
 
 /* ---- device memory ---------------------------------------------------------------- */
@@ -320,7 +323,8 @@ static bool add_block(Device *d, int index, Block b) {
 }
 
 cudaError_t cudaMalloc(void **out, size_t n) {
-  const cudaError_t e = ready();
+  cudaError_t e = ready();
+  if (e == cudaSuccess) e = dm_emulated_unsafe();
   if (e != cudaSuccess) return dm_emulated_result(e);
   if (!out) return dm_emulated_result(cudaErrorInvalidValue);
   dm_emulated_add(MALLOCS);
@@ -373,6 +377,7 @@ static cudaError_t release(void *p) {
 }
 cudaError_t cudaFree(void *p) {
   cudaError_t e = ready();
+  if (e == cudaSuccess) e = dm_emulated_unsafe();
   if (e != cudaSuccess) return dm_emulated_result(e);
   dm_emulated_add(FREES);
   if (!p) return cudaSuccess;
@@ -411,7 +416,8 @@ static Pinned **find_pinned(const void *p) {
 }
 
 cudaError_t cudaHostAlloc(void **out, size_t n, unsigned flags) {
-  const cudaError_t e = ready();
+  cudaError_t e = ready();
+  if (e == cudaSuccess) e = dm_emulated_unsafe();
   if (e != cudaSuccess) return dm_emulated_result(e);
   if (!out || flags > 7) return dm_emulated_result(cudaErrorInvalidValue);
   dm_emulated_add(HOST_MALLOCS);
@@ -433,7 +439,8 @@ cudaError_t cudaHostAlloc(void **out, size_t n, unsigned flags) {
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void *p) {
-  const cudaError_t e = ready();
+  cudaError_t e = ready();
+  if (e == cudaSuccess) e = dm_emulated_unsafe();
   if (e != cudaSuccess) return dm_emulated_result(e);
   dm_emulated_add(HOST_FREES);
   if (!p) return cudaSuccess;
@@ -484,7 +491,7 @@ struct Handle {
 };
 struct CUstream_st : Handle {};
 struct CUevent_st : Handle {
-  bool timed, recorded;
+  bool timed, recorded, captured; /* captured: last recorded in a stream that was captured */
   struct timespec at;
 };
 static Handle *streams, *events; /* guarded by `lock` */
@@ -549,14 +556,23 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+  cudaError_t e = ready_stream(s);
   dm_emulated_add(SYNCS);
-  return dm_emulated_result(ready_stream(s));
+  if (e == cudaSuccess) e = dm_emulated_waits(s);
+  return dm_emulated_result(e);
 }
-cudaError_t cudaStreamQuery(cudaStream_t s) { return dm_emulated_result(ready_stream(s)); }
+cudaError_t cudaStreamQuery(cudaStream_t s) {
+  cudaError_t e = ready_stream(s);
+  if (e == cudaSuccess) e = dm_emulated_waits(s);
+  return dm_emulated_result(e);
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t ev, unsigned flags) {
   cudaError_t e = ready_stream(s);
   if (e == cudaSuccess) e = ready_event(ev);
   if (e == cudaSuccess && flags > 1) e = cudaErrorInvalidValue;
+  /* work from outside, or out of the capture: one stream at a time is captured */
+  if (e == cudaSuccess && (ev->captured || dm_emulated_is_captured(s)))
+    e = dm_emulated_spoil(s, cudaErrorStreamCaptureUnsupported);
   return dm_emulated_result(e);
 }
 
@@ -587,14 +603,21 @@ cudaError_t cudaEventRecord(cudaEvent_t ev, cudaStream_t s) {
   if (e == cudaSuccess && ev->device != device_of(s)) e = cudaErrorInvalidResourceHandle;
   if (e != cudaSuccess) return dm_emulated_result(e);
   ev->recorded = true;
+  ev->captured = dm_emulated_is_captured(s);
   clock_gettime(CLOCK_MONOTONIC, &ev->at);
   return cudaSuccess;
 }
+/* An event that marks a point of a capture never happens. */
+static cudaError_t askable(cudaEvent_t ev) {
+  const cudaError_t e = ready_event(ev);
+  if (e != cudaSuccess) return e;
+  return ev->captured ? cudaErrorCapturedEvent : dm_emulated_unsafe();
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t ev) {
   dm_emulated_add(SYNCS);
-  return dm_emulated_result(ready_event(ev));
+  return dm_emulated_result(askable(ev));
 }
-cudaError_t cudaEventQuery(cudaEvent_t ev) { return dm_emulated_result(ready_event(ev)); }
+cudaError_t cudaEventQuery(cudaEvent_t ev) { return dm_emulated_result(askable(ev)); }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
   cudaError_t e = ready_event(from);
   if (e == cudaSuccess) e = ready_event(to);
@@ -641,15 +664,50 @@ static void note_copy(const char *name, const void *dst, const void *src, size_t
   dm_emulated_note(name, s, dm_emulated_hash(0, given, sizeof given));
 }
 
+/* A copy or a fill as a graph records it. */
+struct Copy {
+  void *dst;
+  const void *src;
+  int byte;
+  size_t n;
+};
+
+/* The work of a copy, between enter and leave: with memory that is there no more it is what a
+   GPU would call an illegal access. */
+static void run_copy(const dm_EmulatedWork *w, void *arg) {
+  const Copy *c = (const Copy *)arg;
+  const int from = c->src ? memory_kind(c->src, c->n) : HOST, to = memory_kind(c->dst, c->n);
+  if (from == BAD || to == BAD) {
+    fprintf(stderr, "demilune emulation: %s of a graph touches memory that was freed\n",
+            w->name);
+    abort();
+  }
+  if (c->src) memmove(c->dst, c->src, c->n);
+  else memset(c->dst, c->byte, c->n);
+}
+
+/* Whether the stream is captured: then the copy or fill is recorded, with *e. What pageable
+   memory of the host holds then is not known when the graph runs. */
+static bool recorded(const char *name, const Copy &c, bool pageable, cudaStream_t s,
+                     cudaError_t *e) {
+  if (!dm_emulated_is_captured(s)) return false;
+  const dm_EmulatedWork w = {run_copy, sizeof c, name, nullptr, dim3(), dim3(), 0};
+  *e = pageable ? dm_emulated_spoil(s, cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+  return pageable || dm_emulated_record(s, w, &c, e);
+}
+
 /* `waits`: the call is one that returns only when the copy is done. */
 static cudaError_t copy(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind,
                         cudaStream_t s, bool waits) {
+  cudaError_t e = cudaSuccess;
   if (n == 0) return cudaSuccess;
   if (!dst || !src) return cudaErrorInvalidValue;
   dm_emulated_enter(0);
   const int from = memory_kind(src, n), to = memory_kind(dst, n);
   const bool ok = from != BAD && to != BAD && direction_fits(kind, from >= 0, to >= 0);
-  if (ok) {
+  const bool later = ok && recorded("cudaMemcpyAsync", Copy{dst, src, 0, n},
+                                    from == HOST || to == HOST, s, &e);
+  if (ok && !later) {
     const unsigned open = bit_of(from) | bit_of(to);
     protect(open, PROT_READ | PROT_WRITE);
     memmove(dst, src, n);
@@ -658,13 +716,22 @@ static cudaError_t copy(void *dst, const void *src, size_t n, enum cudaMemcpyKin
   }
   dm_emulated_leave(0);
   if (!ok) return cudaErrorInvalidValue;
+  if (later) return e;
   dm_emulated_add(COPIES);
   if (waits || (from >= 0 && to == HOST)) dm_emulated_add(SYNCS);
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind) {
+/* A call that waits uses the legacy stream, which waits for blocking ones. */
+static cudaError_t legacy(void) {
   const cudaError_t e = ready();
+  return e == cudaSuccess && dm_emulated_unsafe() != cudaSuccess
+             ? cudaErrorStreamCaptureImplicit
+             : e;
+}
+
+cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind) {
+  const cudaError_t e = legacy();
   return dm_emulated_result(e == cudaSuccess ? copy(dst, src, n, kind, nullptr, true) : e);
 }
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind,
@@ -684,10 +751,13 @@ cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int 
 }
 
 static cudaError_t fill(void *dst, int byte, size_t n, cudaStream_t s) {
+  cudaError_t e = cudaSuccess;
   if (n == 0) return cudaSuccess;
   dm_emulated_enter(0);
   const int to = memory_kind(dst, n);
-  if (to >= 0) {
+  const bool later =
+      to >= 0 && recorded("cudaMemsetAsync", Copy{dst, nullptr, byte, n}, false, s, &e);
+  if (to >= 0 && !later) {
     protect(bit_of(to), PROT_READ | PROT_WRITE);
     memset(dst, byte, n);
     protect(bit_of(to), PROT_NONE);
@@ -695,6 +765,7 @@ static cudaError_t fill(void *dst, int byte, size_t n, cudaStream_t s) {
   }
   dm_emulated_leave(0);
   if (to < 0) return cudaErrorInvalidValue;
+  if (later) return e;
   dm_emulated_add(COPIES);
   return cudaSuccess;
 }
@@ -703,7 +774,9 @@ cudaError_t cudaMemsetAsync(void *dst, int byte, size_t n, cudaStream_t s) {
   return dm_emulated_result(e == cudaSuccess ? fill(dst, byte, n, s) : e);
 }
 cudaError_t cudaMemset(void *dst, int byte, size_t n) {
+  const cudaError_t e = legacy();
   dm_emulated_add(SYNCS);
+  if (e != cudaSuccess) return dm_emulated_result(e);
   return cudaMemsetAsync(dst, byte, n, nullptr);
 }
 
@@ -745,10 +818,13 @@ static void write_names(void) {
   fclose(f);
 }
 
+static void run_call(const dm_EmulatedWork *w, void *arg) { w->call(arg); }
+
 cudaError_t dm_emulated_run(const char *name, cudaStream_t s, uint64_t given,
-                            void (*f)(void *arg), void *arg) {
-  const cudaError_t e = dm_emulated_check_stream(s);
-  if (e != cudaSuccess) return dm_emulated_result(e);
+                            void (*f)(void *arg), void *arg, size_t n_arg) {
+  cudaError_t e = dm_emulated_check_stream(s);
+  const dm_EmulatedWork w = {run_call, n_arg, name, f, dim3(), dim3(), 0};
+  if (e != cudaSuccess || dm_emulated_record(s, w, arg, &e)) return dm_emulated_result(e);
   const unsigned open = dm_emulated_reach();
   dm_emulated_enter(open);
   dm_emulated_count_launch(name);
