@@ -18,9 +18,9 @@
    freed, and it becomes free once all have completed.
 
    Invariants: the blocks of a segment are linked by address and cover it; two neighbours are
-   never both free. A block is in use (asked > 0: it is in the table), or waits for events
-   (n_pending > 0), or is free (it is in its tree). Records are allocated on the host before
-   anything changes, and are reused. */
+   never both free. A block is in use (asked > 0: it is in the table), or waits for events or on
+   a list (n_pending > 0), or is free (it is in its tree). Records are allocated on the host
+   before anything changes, and are reused. */
 #include "allocator.h"
 
 #include <pthread.h>
@@ -66,6 +66,7 @@ struct Block {
   Stream *stream;
   dm_MemPool pool;
   int n_pending;         /* events that have to complete before it is free */
+  bool held;             /* a graph may use it: see dm_allocator_hold */
   Use *uses;             /* while in use */
   Block *before, *after; /* the neighbours in its segment */
   Block *left, *right;   /* its children in the tree; left also links spare records */
@@ -75,6 +76,7 @@ struct Stream {
   Stream *next;
   void *handle;
   Block *free[2]; /* the roots of DM_POOL_SMALL and DM_POOL_LARGE */
+  Stream *home;   /* of a graph's pool, whose free blocks launches use: the stream; or NULL */
   Use *first_pending, *last_pending;
 };
 
@@ -94,6 +96,9 @@ struct dm_Allocator {
   Block *spare_blocks;
   int64_t n_spare_blocks;
   Use *spare_uses;
+  int n_holds, n_pauses;
+  Block *limbo;            /* freed while they were held, linked by left; n_pending is 1 */
+  Block *later;            /* freed in a pause, with uses; likewise */
   Block **table;           /* blocks in use by address: open addressing, linear probing */
   int64_t n_slots, n_live; /* n_slots: 0 or a power of two, at least twice n_live */
 };
@@ -348,7 +353,7 @@ static void join_next(dm_Allocator *a, Block *b) {
 /* Merges a block that nothing uses any more with its free neighbours and inserts it in its
    tree. */
 static void make_free(dm_Allocator *a, Block *b) {
-  forbid(b->p, b->n);
+  if (!b->stream->home) forbid(b->p, b->n);
   if (is_free(b->after)) {
     take_from_tree(b->after);
     join_next(a, b);
@@ -412,6 +417,7 @@ static void free_segments_of(dm_Allocator *a, Block *const *tree) {
 /* Frees the blocks whose last event has completed. Events of one stream complete in the order
    of its queue, so that the first pending one ends the search. */
 static void finish_uses(dm_Allocator *a, bool wait) {
+  if (a->n_pauses > 0) return;
   for (Stream *s = a->streams; s; s = s->next) {
     /* The events of a stream are waited for, or asked, from the oldest on. */
     while (s->first_pending) {
@@ -426,10 +432,12 @@ static void finish_uses(dm_Allocator *a, bool wait) {
   }
 }
 
-/* Returns all memory that is not in use. */
+/* Returns all memory that is not in use, nor a graph's. */
 static void release_cached(dm_Allocator *a) {
+  if (a->n_pauses > 0) return;
   finish_uses(a, true);
   for (Stream *s = a->streams; s; s = s->next) {
+    if (s->home) continue;
     free_segments_of(a, &s->free[DM_POOL_SMALL]);
     free_segments_of(a, &s->free[DM_POOL_LARGE]);
   }
@@ -456,6 +464,19 @@ static bool relieved(dm_Allocator *a) {
   return yes;
 }
 
+/* Moves a segment that is free as a whole from the pool's stream to the pool; NULL if there is
+   none of n bytes or more. */
+static Block *borrow(Stream *s, dm_MemPool pool, int64_t n) {
+  Block *b = find(s->home->free[pool], n);
+  while (b && (b->before || b->after)) b = next_in(s->home->free[pool], b);
+  if (!b) return NULL;
+  take_from_tree(b);
+  b->stream = s;
+  permit(b->p, b->n);
+  put_in_tree(b);
+  return b;
+}
+
 /* Finds or makes a free block of n bytes or more; NULL if there is none. The lock is held. */
 static Block *obtain(dm_Allocator *a, void *stream, int64_t n) {
   const dm_MemPool pool = n > SMALL_REQUEST ? DM_POOL_LARGE : DM_POOL_SMALL;
@@ -464,6 +485,7 @@ static Block *obtain(dm_Allocator *a, void *stream, int64_t n) {
   finish_uses(a, false);
   /* The cache first, then the device, then whatever frees memory. */
   Block *b = find(s->free[pool], n);
+  if (!b && s->home) b = borrow(s, pool, n);
   if (!b) b = new_segment(a, s, pool, segment_bytes(n));
   if (b) return b;
   a->stats.num_alloc_retries++;
@@ -482,6 +504,7 @@ dm_status dm_allocator_alloc(dm_Allocator *a, void *stream, int64_t n_bytes, voi
     take_from_tree(b);
     split(a, b, n);
     b->asked = n_bytes;
+    b->held = false;
     put_in_table(a, b);
     count_block(a, b, 1);
     permit(b->p, n_bytes);
@@ -507,13 +530,35 @@ static void queue_uses(dm_Allocator *a, Block *b) {
   b->uses = NULL;
 }
 
-/* A block in use becomes free, or waits for the events of other streams. */
+/* Puts a block that is in use no more on a list, where nothing is merged with it. */
+static void set_aside(Block **list, Block *b) {
+  b->n_pending = 1;
+  b->left = *list;
+  *list = b;
+}
+
+/* A block that is in use no more becomes free, or waits for the events of other streams. */
+static void let_go(dm_Allocator *a, Block *b) {
+  if (!b->uses) make_free(a, b);
+  else if (a->n_pauses > 0) set_aside(&a->later, b);
+  else queue_uses(a, b);
+}
+
+static void empty_list(dm_Allocator *a, Block **list) {
+  while (*list) {
+    Block *b = *list;
+    *list = b->left;
+    b->n_pending = 0;
+    let_go(a, b);
+  }
+}
+
 static void free_block(dm_Allocator *a, Block *b) {
   take_from_table(a, b);
   count_block(a, b, -1);
   b->asked = 0;
-  if (b->uses) queue_uses(a, b);
-  else make_free(a, b);
+  if (b->held && a->n_holds > 0) set_aside(&a->limbo, b);
+  else let_go(a, b);
 }
 
 /* False if p is no block in use. */
@@ -556,6 +601,76 @@ dm_status dm_allocator_record_stream(dm_Allocator *a, void *p, void *stream) {
 void dm_allocator_empty_cache(dm_Allocator *a) {
   pthread_mutex_lock(&a->lock);
   release_cached(a);
+  pthread_mutex_unlock(&a->lock);
+}
+
+/* ---- graphs ------------------------------------------------------------------- */
+
+bool dm_allocator_pool_new(dm_Allocator *a, void *key, void *stream) {
+  pthread_mutex_lock(&a->lock);
+  Stream *home = stream_of(a, stream), *s = home ? stream_of(a, key) : NULL;
+  if (s) s->home = home;
+  pthread_mutex_unlock(&a->lock);
+  return s != NULL;
+}
+
+/* Moves free blocks from a tree to that of the stream. */
+static void give_tree(Block **tree, Stream *to) {
+  while (*tree) {
+    Block *b = *tree;
+    take_from_tree(b);
+    b->stream = to;
+    forbid(b->p, b->n);
+    put_in_tree(b);
+  }
+}
+
+/* Blocks that are in use, wait or are set aside keep their record and change its stream. */
+static void give_list(Block *list, const Stream *from, Stream *to) {
+  for (Block *b = list; b; b = b->left)
+    if (b->stream == from) b->stream = to;
+}
+
+void dm_allocator_pool_free(dm_Allocator *a, void *key) {
+  pthread_mutex_lock(&a->lock);
+  Stream *from = stream_of(a, key), *to = from ? from->home : NULL;
+  if (to) {
+    give_tree(&from->free[DM_POOL_SMALL], to);
+    give_tree(&from->free[DM_POOL_LARGE], to);
+    give_list(a->limbo, from, to);
+    give_list(a->later, from, to);
+    for (int64_t i = 0; i < a->n_slots; i++)
+      if (a->table[i] && a->table[i]->stream == from) a->table[i]->stream = to;
+    for (const Stream *s = a->streams; s; s = s->next)
+      for (const Use *u = s->first_pending; u; u = u->next)
+        if (u->block->stream == from) u->block->stream = to;
+    from->home = NULL;
+  }
+  pthread_mutex_unlock(&a->lock);
+}
+
+void dm_allocator_hold(dm_Allocator *a, void *key) {
+  pthread_mutex_lock(&a->lock);
+  for (int64_t i = 0; i < a->n_slots; i++)
+    if (a->table[i] && a->table[i]->stream->handle != key) a->table[i]->held = true;
+  a->n_holds++;
+  pthread_mutex_unlock(&a->lock);
+}
+
+void dm_allocator_let_go(dm_Allocator *a) {
+  pthread_mutex_lock(&a->lock);
+  if (--a->n_holds == 0) {
+    for (int64_t i = 0; i < a->n_slots; i++)
+      if (a->table[i]) a->table[i]->held = false;
+    empty_list(a, &a->limbo);
+  }
+  pthread_mutex_unlock(&a->lock);
+}
+
+void dm_allocator_pause(dm_Allocator *a, bool pause) {
+  pthread_mutex_lock(&a->lock);
+  a->n_pauses += pause ? 1 : -1;
+  if (a->n_pauses == 0) empty_list(a, &a->later);
   pthread_mutex_unlock(&a->lock);
 }
 
@@ -645,6 +760,9 @@ dm_Allocator *dm_allocator_new(const dm_RawMemory *raw) {
 /* Frees blocks in use too, then all segments, events and records. */
 void dm_allocator_delete(dm_Allocator *a) {
   if (!a) return;
+  a->n_holds = a->n_pauses = 0;
+  empty_list(a, &a->limbo);
+  empty_list(a, &a->later);
   for (int64_t i = 0; i < a->n_slots; i++)
     while (a->table[i]) free_block(a, a->table[i]); /* another block may move to the slot */
   release_cached(a);

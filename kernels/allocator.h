@@ -53,6 +53,24 @@ dm_status dm_allocator_record_stream(dm_Allocator *a, void *p, void *stream);
 /* Returns segments without a block in use to the device; waits for pending events. */
 void dm_allocator_empty_cache(dm_Allocator *a);
 
+/* ---- graphs: launches that are run again later, on the same memory ---- */
+
+/* Makes a pool for a graph of the stream: requests with this key for a stream take from
+   it, and its blocks are reused within it alone. It takes whole segments that the stream does
+   not use. False if the host has no memory. */
+bool dm_allocator_pool_new(dm_Allocator *a, void *key, void *stream);
+/* The blocks of the pool, those in use too, belong to the stream from now on. */
+void dm_allocator_pool_free(dm_Allocator *a, void *key);
+
+/* Holds the blocks that are in use now, but those of the pool: freed, they serve no request
+   until dm_allocator_let_go has been called as often as dm_allocator_hold. */
+void dm_allocator_hold(dm_Allocator *a, void *key);
+void dm_allocator_let_go(dm_Allocator *a);
+
+/* While it is paused it calls no function of raw memory but alloc: blocks that would have to
+   wait for events stay with it, and nothing is given back. */
+void dm_allocator_pause(dm_Allocator *a, bool pause);
+
 int64_t dm_allocator_allocated_bytes(dm_Allocator *a);
 void dm_allocator_stats(dm_Allocator *a, dm_MemStats *out);
 void dm_allocator_reset_peaks(dm_Allocator *a);
