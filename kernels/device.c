@@ -13,7 +13,9 @@
 #include <stdlib.h>
 
 #include "kernels/allocator.h"
+#include "kernels/device.h"
 #include "kernels/fill.h"
+#include "kernels/graph.h"
 #include "kernels/keep.h"
 #include "kernels/module.h"
 #include "kernels/plans.h"
@@ -54,8 +56,13 @@ static int ordinal(void *ctx) { return (int)((Device *)ctx - devices); }
 /* Functions for the allocator: memory of this device, pinned memory, and events without
    timing, which are cheaper. */
 static bool raw_alloc(void *ctx, int64_t n, void **out) {
-  const cudaError_t e = cudaSetDevice(current = ordinal(ctx));
-  if (e == cudaSuccess && cudaMalloc(out, (size_t)n) == cudaSuccess) return true;
+  /* A capture allows it to threads that say that they mean it. */
+  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaError_t e = cudaSetDevice(current = ordinal(ctx));
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  if (e == cudaSuccess) e = cudaMalloc(out, (size_t)n);
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  if (e == cudaSuccess) return true;
   (void)cudaGetLastError(); /* the result reports it; clear it for later calls */
   return false;
 }
@@ -146,8 +153,16 @@ static dm_status open_device(int i) {
   return st;
 }
 
+/* The stream of this thread's work on device i: its current one if that is of device i, else
+   the device's default. */
+static cudaStream_t stream_of(int i) {
+  const dm_Stream *s = &dm_thread_state()->stream;
+  return DM_UNLIKELY(s->handle != NULL) && s->device.index == i ? s->handle : devices[i].stream;
+}
+
 /* Makes device i the one that this thread's CUDA calls refer to, and opens it. */
 static dm_status use(int i) {
+  if (DM_UNLIKELY(dm_graph_is_capturing())) DM_TRY(dm_graph_check_stream(i, stream_of(i)));
   if (DM_LIKELY(current == i && devices[i].open)) return DM_OK;
   if (i >= n_device)
     return dm_fail(DM_EDEV, "no device cuda:%d: there are %d (ordinals count from 0)", i,
@@ -155,13 +170,6 @@ static dm_status use(int i) {
   DM_CUDA_TRY(cudaSetDevice(i));
   current = i;
   return devices[i].open ? DM_OK : open_device(i);
-}
-
-/* The stream of this thread's work on device i: its current one if that is of device i, else
-   the device's default. */
-static cudaStream_t stream_of(int i) {
-  const dm_Stream *s = &dm_thread_state()->stream;
-  return DM_UNLIKELY(s->handle != NULL) && s->device.index == i ? s->handle : devices[i].stream;
 }
 
 cudaStream_t dm_cuda_stream(void) { return stream_of(current); }
@@ -206,6 +214,7 @@ dm_status dm_cuda_check_faults(int i) {
 
 /* Waiting is when faults are raised. */
 static dm_status wait_for(int i, cudaStream_t stream) {
+  DM_TRY(dm_graph_refuse("waiting for the device"));
   DM_CUDA_TRY(cudaStreamSynchronize(stream));
   return dm_cuda_check_faults(i);
 }
@@ -217,7 +226,9 @@ static int count(void) { return n_device; }
 /* `begin` comes before an op's kernel function; `end` waits if DEMILUNE_SYNC asks for it. */
 static dm_status begin(dm_Device dev) { return use(dev.index); }
 static dm_status end(dm_Device dev) {
-  return DM_UNLIKELY(sync_always) ? wait_for(dev.index, stream_of(dev.index)) : DM_OK;
+  return DM_UNLIKELY(sync_always) && !dm_graph_is_capturing()
+             ? wait_for(dev.index, stream_of(dev.index))
+             : DM_OK;
 }
 
 /* The sizes of the largest blocks in use, for the message below. */
@@ -257,8 +268,8 @@ static dm_status no_memory(int i, int64_t n) {
 /* Tensors' memory, from the current stream's pool. */
 static dm_status cuda_alloc(dm_Device dev, int64_t n, void **out) {
   DM_TRY(use(dev.index));
-  const dm_status st =
-      dm_allocator_alloc(devices[dev.index].memory, stream_of(dev.index), n, out);
+  const dm_status st = dm_allocator_alloc(
+      devices[dev.index].memory, dm_graph_pool(dev.index, stream_of(dev.index)), n, out);
   return DM_LIKELY(st == DM_OK) ? DM_OK : no_memory(dev.index, n);
 }
 
@@ -290,6 +301,7 @@ dm_status dm_cuda_send(void *dst, const void *bytes, int64_t n_bytes) {
   dm_Allocator *pinned = devices[current].pinned;
   const cudaStream_t stream = stream_of(current);
   void *p;
+  DM_TRY(dm_graph_refuse("a copy of the host's numbers"));
   if (dm_allocator_alloc(pinned, NULL, n_bytes, &p) != DM_OK)
     return no_pinned(current, n_bytes);
   cudaError_t e = cudaErrorMemoryAllocation;
@@ -305,6 +317,7 @@ dm_status dm_cuda_send(void *dst, const void *bytes, int64_t n_bytes) {
    event, so that later work there sees the data. */
 static dm_status copy_across(int to, void *dst, int from, const void *src, int64_t n) {
   cudaEvent_t done = NULL;
+  DM_TRY(dm_graph_refuse("a copy between devices"));
   DM_TRY(use(to)); /* opened, so that it has a stream */
   DM_TRY(use(from));
   DM_CUDA_TRY(cudaMemcpyPeerAsync(dst, to, src, from, (size_t)n, stream_of(from)));
@@ -330,6 +343,7 @@ static dm_status cuda_copy(dm_Device to, void *dst, dm_Device from, const void *
   if (n == 0) return DM_OK;
   /* From the device: pinned memory may be filled later, everything else is waited for. */
   if (to.type == DM_CPU) {
+    DM_TRY(dm_graph_refuse("reading a tensor on the host"));
     DM_TRY(use(from.index));
     const cudaStream_t stream = stream_of(from.index);
     DM_CUDA_TRY(cudaMemcpyAsync(dst, src, (size_t)n, cudaMemcpyDeviceToHost, stream));
@@ -337,6 +351,7 @@ static dm_status cuda_copy(dm_Device to, void *dst, dm_Device from, const void *
   }
   /* To the device. */
   if (from.type == DM_CPU) {
+    DM_TRY(dm_graph_refuse("a copy from the host"));
     DM_TRY(use(to.index));
     const cudaStream_t stream = stream_of(to.index);
     struct cudaPointerAttributes where;
@@ -371,6 +386,7 @@ static dm_status cuda_zero(dm_Device dev, void *dst, int64_t n) {
 
 /* Waits for all streams of the device. */
 static dm_status cuda_synchronize(dm_Device dev) {
+  DM_TRY(dm_graph_refuse("waiting for the device"));
   DM_TRY(use(dev.index));
   DM_CUDA_TRY(cudaDeviceSynchronize());
   return dm_cuda_check_faults(dev.index);
@@ -382,7 +398,7 @@ static dm_Allocator *memory_of(dm_Device dev) {
 }
 /* Kept tables go back to the allocator first. */
 static void cuda_empty_cache(dm_Device dev) {
-  if (!memory_of(dev)) return;
+  if (!memory_of(dev) || dm_graph_is_capturing()) return;
   dm_cuda_keep_drop(dev.index);
   dm_allocator_empty_cache(memory_of(dev));
   dm_allocator_empty_cache(devices[dev.index].pinned);
@@ -441,6 +457,7 @@ static cudaStream_t resolved(dm_Device dev, void *stream) {
   return stream ? stream : devices[dev.index].stream;
 }
 static dm_status stream_wait(dm_Device dev, void *stream, void *event) {
+  DM_TRY(dm_graph_refuse("a wait of a stream"));
   DM_TRY(use(dev.index));
   DM_CUDA_TRY(cudaStreamWaitEvent(resolved(dev, stream), event, 0));
   return DM_OK;
@@ -450,7 +467,8 @@ static dm_status stream_synchronize(dm_Device dev, void *stream) {
   return wait_for(dev.index, resolved(dev, stream));
 }
 static bool stream_idle(dm_Device dev, void *stream) {
-  return use(dev.index) == DM_OK && cudaStreamQuery(resolved(dev, stream)) == cudaSuccess;
+  return use(dev.index) == DM_OK && !dm_graph_is_capturing() &&
+         cudaStreamQuery(resolved(dev, stream)) == cudaSuccess;
 }
 static dm_status event_new(dm_Device dev, bool timing, void **out) {
   cudaEvent_t e = NULL;
@@ -464,17 +482,19 @@ static void event_free(dm_Device dev, void *event) {
   cudaEventDestroy(event);
 }
 static dm_status event_record(dm_Device dev, void *event, void *stream) {
+  DM_TRY(dm_graph_refuse("an event"));
   DM_TRY(use(dev.index));
   DM_CUDA_TRY(cudaEventRecord(event, resolved(dev, stream)));
   return DM_OK;
 }
 static dm_status event_synchronize(dm_Device dev, void *event) {
+  DM_TRY(dm_graph_refuse("waiting for an event"));
   DM_CUDA_TRY(cudaEventSynchronize(event));
   return dm_cuda_check_faults(dev.index);
 }
 static bool event_done(dm_Device dev, void *event) {
   DM_UNUSED(dev);
-  return cudaEventQuery(event) == cudaSuccess;
+  return !dm_graph_is_capturing() && cudaEventQuery(event) == cudaSuccess;
 }
 static dm_status event_elapsed(void *from, void *to, double *milliseconds) {
   float ms;
@@ -503,6 +523,30 @@ static dm_status record_use(dm_Device dev, void *p, void *stream) {
              ? DM_OK
              : dm_fail(st,
                        "record_stream: not a tensor's memory, or the host is out of memory");
+}
+
+/* ---- for graph.c ---- */
+
+dm_status dm_cuda_current(int device, cudaStream_t *stream) {
+  DM_TRY(use(device));
+  *stream = stream_of(device); /* which use has opened */
+  return DM_OK;
+}
+dm_status dm_cuda_pool_new(int device, void *graph, cudaStream_t *stream) {
+  DM_TRY(dm_cuda_current(device, stream));
+  if (dm_allocator_pool_new(devices[device].memory, graph, *stream)) return DM_OK;
+  return dm_fail(DM_EMEM, "cuda: out of memory for a graph's pool");
+}
+void dm_cuda_pool_free(int device, void *graph) {
+  dm_allocator_pool_free(devices[device].memory, graph);
+}
+void dm_cuda_hold_memory(int device, void *graph) {
+  dm_allocator_hold(devices[device].memory, graph);
+}
+void dm_cuda_let_go(int device) { dm_allocator_let_go(devices[device].memory); }
+void dm_cuda_pause_memory(int device, bool pause) {
+  dm_allocator_pause(devices[device].memory, pause);
+  dm_allocator_pause(devices[device].pinned, pause);
 }
 
 static const dm_StreamOps stream_ops = {
@@ -545,6 +589,7 @@ static const dm_DeviceOps cuda_ops = {
 #endif
     .plans = dm_plan_counts,
     .streams = &stream_ops,
+    .graphs = &dm_cuda_graph_ops,
 };
 
 /* Finds the devices and registers them; returns why none can be used, or NULL. */

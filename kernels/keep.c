@@ -9,6 +9,8 @@
 
 #include <pthread.h>
 
+#include "kernels/graph.h"
+
 enum { N_KEPT = 128, LEAST = 4096 };
 
 typedef struct Kept {
@@ -83,6 +85,7 @@ static dm_status own(Kept *k, uint64_t site, int64_t n) {
 
 /* Until the copy has been queued, n is 0: after an error the bytes are not trusted. */
 dm_status dm_cuda_keep(uint64_t site, const void *bytes, int64_t n, void **out) {
+  if (DM_UNLIKELY(dm_graph_is_capturing())) return dm_graph_keep(site, bytes, n, out);
   Kept *k = find(site);
   DM_TRY(own(k, site, n));
   k->used = ++now;
@@ -94,6 +97,11 @@ dm_status dm_cuda_keep(uint64_t site, const void *bytes, int64_t n, void **out) 
   memcpy(k->mirror, bytes, (size_t)n);
   k->n = n;
   return DM_OK;
+}
+
+dm_status dm_cuda_keep_step(uint64_t site, const void *bytes, int64_t n, void **out) {
+  return DM_UNLIKELY(dm_graph_is_capturing()) ? dm_graph_keep_step(site, bytes, n, out)
+                                              : dm_cuda_keep(site, bytes, n, out);
 }
 
 /* The mirror follows what a launch wrote. */

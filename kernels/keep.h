@@ -15,6 +15,10 @@ extern "C" {
    allocator's. */
 dm_status dm_cuda_keep(uint64_t site, const void *bytes, int64_t n, void **out);
 
+/* The same for the options of an optimizer's step: a graph that records it can be given others
+   (graph.h). */
+dm_status dm_cuda_keep_step(uint64_t site, const void *bytes, int64_t n, void **out);
+
 /* Says that a launch just made writes these bytes to the copy at p; n as when they were
    kept. */
 void dm_cuda_kept_is(const void *p, const void *bytes, int64_t n);

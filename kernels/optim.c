@@ -10,6 +10,7 @@
 
 #include "engine/backend.h"
 #include "kernels/fill.h"
+#include "kernels/graph.h"
 #include "kernels/keep.h"
 #include "kernels/module.h"
 
@@ -253,7 +254,7 @@ static uint64_t held_clock;
 
 /* Reads the number if its copy has arrived. */
 static void take_news(Held *h) {
-  if (!h->pending || cudaEventQuery(h->arrived) != cudaSuccess) {
+  if (dm_graph_is_capturing() || !h->pending || cudaEventQuery(h->arrived) != cudaSuccess) {
     (void)cudaGetLastError();
     return;
   }
@@ -295,6 +296,14 @@ static dm_status ask(Held *h) {
   return DM_OK;
 }
 
+/* Asks, and takes the answer that is there. */
+static dm_status hear(Held *h, int64_t *held) {
+  DM_TRY(ask(h));
+  take_news(h);
+  *held = h->last;
+  return DM_OK;
+}
+
 /* Updates the scale. The list of found_inf pointers is kept like a table. *held is the number
    of the last update whose copy has arrived, which may be an earlier one. */
 static dm_status move_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
@@ -305,11 +314,18 @@ static dm_status move_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tens
   DM_TRY(dm_cuda_keep(site_of(4, scale, n), pointers, n * (int64_t)sizeof(void *), &kept));
   DM_TRY(dm_scale_launch(dm_tensor_data(scale), dm_tensor_data(growth_tracker),
                          dm_tensor_data(floored), dm_tensor_data(updates), n, kept, how));
+  if (dm_graph_is_capturing()) return DM_OK; /* asked after each launch: cuda_amp_held */
   h->version = ++floored->storage->version;
-  DM_TRY(ask(h));
-  take_news(h);
-  *held = h->last;
-  return DM_OK;
+  return hear(h, held);
+}
+
+static dm_status cuda_amp_held(dm_Tensor *floored, int64_t *held) {
+  dm_cuda_keep_begin();
+  Held *h = held_of(floored);
+  h->version = ++floored->storage->version;
+  const dm_status st = hear(h, held);
+  dm_cuda_keep_end();
+  return st;
 }
 
 static dm_status cuda_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker,
@@ -386,6 +402,7 @@ void dm_cuda_optim_open(void) {
       .amp_unscale = cuda_amp_unscale,
       .amp_note = cuda_amp_note,
       .amp_update_scale = cuda_amp_update_scale,
+      .amp_held = cuda_amp_held,
       .total_norm = cuda_total_norm,
       .clip_norm = cuda_clip_norm,
       .clamp_all = cuda_clamp_all,

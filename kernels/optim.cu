@@ -271,17 +271,25 @@ static __global__ void __launch_bounds__(DM_THREADS)
     if (item.number[k]) *item.number[k] = number[k];
 }
 
-/* The records of a method that does not count steps; sent again only when the options
-   change. */
+/* What the device gets of a step's options: the options of a method that counts steps, or the
+   two records of one that does not. The number of bytes. */
 template <class M>
-static dm_status keep_records(uint64_t site, const typename M::Options *o, void **kept) {
-  Record<M> r[2];
-  memset((void *)r, 0, sizeof r); /* padding is compared too */
-  for (int first = 0; first < 2; first++) {
-    M::template ready<float>(o, 0, first != 0, NULL, &r[first].f32);
-    M::template ready<double>(o, 0, first != 0, NULL, &r[first].f64);
+static int64_t bytes_of(const typename M::Options *o, char bytes[DM_STEP_BYTES]) {
+  static_assert(sizeof(Record<M>[2]) <= DM_STEP_BYTES && sizeof *o <= DM_STEP_BYTES,
+                "DM_STEP_BYTES is too small");
+  if constexpr (M::counts) {
+    memcpy(bytes, o, sizeof *o);
+    return (int64_t)sizeof *o;
+  } else {
+    Record<M> r[2];
+    memset((void *)r, 0, sizeof r); /* padding is compared too */
+    for (int first = 0; first < 2; first++) {
+      M::template ready<float>(o, 0, first != 0, NULL, &r[first].f32);
+      M::template ready<double>(o, 0, first != 0, NULL, &r[first].f64);
+    }
+    memcpy(bytes, (const void *)r, sizeof r);
+    return (int64_t)sizeof r;
   }
-  return dm_cuda_keep(site, r, sizeof r, kept);
 }
 
 /* Launches a step: constants, float32 and 16-bit items, float64 items. */
@@ -293,19 +301,29 @@ static dm_status step_all(const dm_List *l, uint64_t site, const dm_Step *s,
       s->found_inf ? (const float *)dm_tensor_data(s->found_inf) : NULL;
   dm_Scratch<Record<M>> each;
   void *kept;
+  char bytes[DM_STEP_BYTES];
+  const int64_t n_bytes = bytes_of<M>(o, bytes);
+  DM_TRY(dm_cuda_keep_step(site, bytes, n_bytes, &kept)); /* a copy only where they change */
   if constexpr (M::counts) {
-    DM_TRY(dm_cuda_keep(site, o, sizeof *o, &kept));
     DM_TRY(each.get(l->n_item));
     DM_TRY(dm_launch(ready_kernel<M>, dm_blocks(l->n_item), few(l->n_item), 0, l->item,
                      l->n_item, (const typename M::Options *)kept, found_inf, each.p));
-  } else {
-    DM_TRY(keep_records<M>(site, o, &kept));
   }
   const Record<M> *const records = M::counts ? each.p : (const Record<M> *)kept;
   DM_TRY(dm_launch((step_kernel<M, float>), (unsigned)l->n_f32, (unsigned)l->threads, 0,
                    l->item, l->chunk, records, g, found_inf));
   return dm_launch((step_kernel<M, double>), (unsigned)l->n_f64, (unsigned)l->threads, 0,
                    l->item, l->chunk + l->n_f32, records, g, found_inf);
+}
+
+int64_t dm_step_bytes(dm_Method method, const double *options, char bytes[DM_STEP_BYTES]) {
+  switch (method) {
+#define METHOD(NAME, ...) \
+  case DM_METHOD_##NAME:  \
+    return bytes_of<NAME##Method>((const NAME##Method::Options *)(const void *)options, bytes);
+#include "base/methods.inc"
+  default: return 0;
+  }
 }
 
 dm_status dm_step_launch(const dm_List *l, uint64_t site, const dm_Step *s,

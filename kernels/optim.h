@@ -51,6 +51,9 @@ typedef struct dm_List {
    generator before the call's random numbers, or NULL. */
 dm_status dm_step_launch(const dm_List *l, uint64_t site, const dm_Step *s,
                          const dm_Generator *g);
+/* The bytes that a step keeps on the device for its options; their number. */
+enum { DM_STEP_BYTES = 512 };
+int64_t dm_step_bytes(dm_Method method, const double *options, char bytes[DM_STEP_BYTES]);
 dm_status dm_unscale_launch(const dm_List *l, const float *scale, float *found_inf,
                             int64_t *where);
 dm_status dm_note_launch(int64_t *history, const float *found_inf, const int64_t *where,

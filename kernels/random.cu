@@ -5,6 +5,7 @@
    order, so that the launches of a training step are the same each time and can be captured;
    the host keeps the same count without asking. A thread computes one counter: four elements,
    or two of float64. */
+#include "kernels/graph.h"
 #include "kernels/keep.h"
 #include "kernels/own.cuh"
 #include "kernels/pointwise.cuh"
@@ -38,11 +39,12 @@ static dm_status take_counters(int64_t n, int64_t per_counter, dm_Generator *out
   const uint64_t site = dm_site(GENERATOR_SITE, (uint64_t)(uintptr_t)host);
   void *kept;
   dm_cuda_keep_begin();
-  dm_status st = dm_cuda_keep(site, &was, sizeof was, &kept);
+  dm_status st = dm_graph_is_capturing() ? dm_graph_keep_generator(host, &was, &kept)
+                                         : dm_cuda_keep(site, &was, sizeof was, &kept);
   if (st == DM_OK)
     st = dm_launch(advance_kernel, 1, 32, 0, (dm_Generator *)kept, host->offset - was.offset,
                    out, words);
-  if (st == DM_OK) dm_cuda_kept_is(kept, host, sizeof *host);
+  if (st == DM_OK && !dm_graph_is_capturing()) dm_cuda_kept_is(kept, host, sizeof *host);
   dm_cuda_keep_end();
   return st;
 }
@@ -335,6 +337,7 @@ DM_CUDA_KERNEL(randperm_cuda) {
   dm_RandpermAttr a = *DM_ATTR(dm_RandpermAttr, c);
   const dm_Device cpu = {DM_CPU, 0};
   dm_Tensor *t = NULL;
+  DM_TRY(dm_graph_refuse("the order of a shuffle, which the host makes,"));
   a.dtype = c->out[0]->dtype;
   a.device = dm_device_code(cpu);
   DM_TRY(dm_call(DM_OP_randperm, 0, NULL, &a, &t));

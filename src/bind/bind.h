@@ -31,8 +31,8 @@
    coroutines, handles, garbage and errors; tensor.c, index.c, print.c and split.c make
    tensors usable as values; grad.c, autocast.c and scope.c switch and run autograd; optim.c
    steps parameters; data.c, parts.c, image.c, images.c, tokens.c, augment.c, loader.c and
-   worker.c read and write data; cuda.c, distributed.c, memory.c, random.c, profile.c and
-   report.c serve the Lua modules on those subjects; misc.c has the rest. */
+   worker.c read and write data; cuda.c, graph.c, distributed.c, memory.c, random.c, profile.c
+   and report.c serve the Lua modules on those subjects; misc.c has the rest. */
 #ifndef DM_BIND_H
 #define DM_BIND_H
 
@@ -286,6 +286,9 @@ int dm_nonzero_columns(lua_State *L);
 /* Opens a scope in which the stream at 1 is the current one. A function at 2 is called inside
    with the arguments after it, and its results are returned; without one the scope is. */
 int dm_stream_scope(lua_State *L, dm_Stream stream);
+/* The CUDA device at i, an integer from 0 or a name; cuda:0 by default. Raises when it is the
+   CPU or is not there. */
+dm_Device dm_check_cuda(lua_State *L, int i);
 /* Warns, once for each line, when `what` is called while autocast is on. */
 void dm_warn_autocast(lua_State *L, const State *S, const char *what);
 
@@ -299,11 +302,12 @@ extern const luaL_Reg dm_profile_functions[], dm_image_functions[], dm_images_fu
 extern const luaL_Reg dm_augment_functions[], dm_autocast_functions[], dm_cuda_functions[];
 extern const luaL_Reg dm_state_functions[], dm_worker_functions[], dm_zip_functions[];
 extern const luaL_Reg dm_interrupt_functions[], dm_line_functions[], dm_test_functions[];
-extern const luaL_Reg dm_distributed_functions[], dm_parts_functions[];
+extern const luaL_Reg dm_distributed_functions[], dm_graph_functions[], dm_parts_functions[];
 extern const luaL_Reg dm_tensor_methods[], dm_tensor_metamethods[];
 extern const luaL_Reg dm_grad_methods[], dm_cuda_methods[];
 void dm_register_scopes(lua_State *L, State *S);
 void dm_register_cuda(lua_State *L, State *S);
+void dm_register_graph(lua_State *L, State *S);
 void dm_register_distributed(lua_State *L, State *S);
 void dm_register_parts(lua_State *L, State *S);
 void dm_register_loader(lua_State *L, State *S);

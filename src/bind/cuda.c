@@ -34,7 +34,7 @@ static int cuda_count(lua_State *L) {
 
 /* The CUDA device at i, an integer from 0 or a name; cuda:0 by default. Raises when it is the
    CPU or is not there. */
-static dm_Device check_cuda(lua_State *L, int i) {
+dm_Device dm_check_cuda(lua_State *L, int i) {
   dm_Device d = {DM_CUDA, 0};
   if (lua_isinteger(L, i)) d.index = (uint8_t)lua_tointeger(L, i);
   else if (!lua_isnoneornil(L, i)) d = dm_check_device(L, i);
@@ -48,7 +48,7 @@ static dm_Device check_cuda(lua_State *L, int i) {
 static int cuda_info(lua_State *L) {
   dm_enter(L);
   dm_DeviceInfo info;
-  const dm_Device d = check_cuda(L, 1);
+  const dm_Device d = dm_check_cuda(L, 1);
   DM_CHECK(L, dm_device_ops(d)->info(d, &info));
   lua_createtable(L, 0, 6);
   lua_pushstring(L, info.name);
@@ -73,7 +73,7 @@ static int cuda_info(lua_State *L) {
 static int cuda_count_of(lua_State *L) {
   dm_enter(L);
   const char *what = luaL_checkstring(L, 1);
-  const dm_DeviceOps *ops = dm_device_ops(check_cuda(L, 2));
+  const dm_DeviceOps *ops = dm_device_ops(dm_check_cuda(L, 2));
   const int64_t n = ops->count_of ? ops->count_of(what) : -1;
   if (n >= 0) lua_pushinteger(L, n);
   else lua_pushnil(L);
@@ -98,7 +98,7 @@ static int cuda_plans(lua_State *L) {
                                        [DM_PLAN_MISSING] = "missing"};
   dm_enter(L);
   dm_PlanCounts counts[DM_MAX_PLAN_LIBRARY];
-  const dm_DeviceOps *ops = dm_device_ops(check_cuda(L, 1));
+  const dm_DeviceOps *ops = dm_device_ops(dm_check_cuda(L, 1));
   const int n = ops->plans ? ops->plans(counts) : 0;
   lua_createtable(L, 0, n);
   for (int i = 0; i < n; i++) {
@@ -133,7 +133,7 @@ static int cuda_work_of(lua_State *L) {
   dm_enter(L);
   int64_t given = 0;
   const lua_Integer i = luaL_checkinteger(L, 1);
-  const dm_DeviceOps *ops = dm_device_ops(check_cuda(L, 2));
+  const dm_DeviceOps *ops = dm_device_ops(dm_check_cuda(L, 2));
   lua_pushstring(L, ops->work_of ? ops->work_of(i, &given) : NULL);
   lua_pushinteger(L, given);
   return 2;
@@ -157,7 +157,7 @@ static Stream *push_stream(lua_State *L, dm_Device d) {
 /* cuda_stream(device) -> a new stream, freed when it is collected. */
 static int stream_new(lua_State *L) {
   dm_enter(L);
-  const dm_Device d = check_cuda(L, 1);
+  const dm_Device d = dm_check_cuda(L, 1);
   Stream *s = push_stream(L, d);
   DM_CHECK(L, ops_of(d)->stream_new(d, &s->s.handle));
   s->own = true;
@@ -166,14 +166,14 @@ static int stream_new(lua_State *L) {
 /* cuda_default_stream(device) -> the stream that work uses outside a stream scope. */
 static int stream_default(lua_State *L) {
   dm_enter(L);
-  push_stream(L, check_cuda(L, 1));
+  push_stream(L, dm_check_cuda(L, 1));
   return 1;
 }
 /* cuda_current_stream(device) -> another value for the stream in force; it does not own
    it. */
 static int stream_current(lua_State *L) {
   const State *S = dm_enter(L);
-  const dm_Device d = check_cuda(L, 1);
+  const dm_Device d = dm_check_cuda(L, 1);
   Stream *s = push_stream(L, d);
   if (dm_device_eq(S->current->stream.device, d)) s->s = S->current->stream;
   s->s.device = d;
@@ -263,7 +263,7 @@ static int stream_eq(lua_State *L) {
 /* cuda_event(device, timing) -> an event, which can measure time if timing is true. */
 static int event_new(lua_State *L) {
   dm_enter(L);
-  const dm_Device d = check_cuda(L, 1);
+  const dm_Device d = dm_check_cuda(L, 1);
   Event *e = lua_newuserdatauv(L, sizeof *e, 0);
   *e = (Event){.device = d};
   luaL_setmetatable(L, event_name);
@@ -354,7 +354,7 @@ dm_status dm_pinned_new(dm_Device dev, dm_DType dtype, int ndim, const int64_t *
    without the CPU. Raises unless x is on the CPU. */
 static int pin_memory(lua_State *L) {
   State *S = dm_enter(L);
-  const dm_Device d = check_cuda(L, 2);
+  const dm_Device d = dm_check_cuda(L, 2);
   Handle *dense = dm_push_own(L, S);
   dm_push_tensor(L, S, NULL); /* the handle first, and a look at memory */
   Handle *handle = dm_handle(L, -1);

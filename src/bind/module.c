@@ -167,6 +167,7 @@ int luaopen_demilune_core(lua_State *L) {
   dm_register_random(L, S);
   dm_register_profile(L, S);
   dm_register_cuda(L, S);
+  dm_register_graph(L, S);
   dm_register_distributed(L, S);
   dm_register_parts(L, S);
   dm_push_region_methods(L, S);
@@ -181,7 +182,7 @@ int luaopen_demilune_core(lua_State *L) {
       dm_images_functions,      dm_augment_functions,   dm_loader_functions,
       dm_split_functions,       dm_state_functions,     dm_worker_functions,
       dm_zip_functions,         dm_interrupt_functions, dm_line_functions,
-      dm_distributed_functions, dm_parts_functions};
+      dm_distributed_functions, dm_graph_functions,     dm_parts_functions};
   for (int i = 0; i < DM_COUNT(parts); i++) dm_set_functions(L, parts[i], S);
   lua_pop(L, 1);
   lua_newtable(L);

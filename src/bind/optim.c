@@ -327,6 +327,15 @@ static int amp_update_scale(lua_State *L) {
   return 1;
 }
 
+/* amp_held(floored) -> amp_update_scale_'s result after an update that a graph has done. */
+static int amp_held(lua_State *L) {
+  dm_enter(L);
+  int64_t held;
+  DM_CHECK(L, dm_amp_held(dm_check_tensor(L, 1), &held));
+  lua_pushinteger(L, held);
+  return 1;
+}
+
 /* amp_mark_scaled_(t): marks the node that made t, so that gradients which backward sends
    through it count as scaled from there on. */
 static int amp_mark_scaled(lua_State *L) {
@@ -391,6 +400,7 @@ const luaL_Reg dm_optim_functions[] = {{"optimizer_step", optimizer_step},
                                        {"amp_unscale_", amp_unscale},
                                        {"amp_note_", amp_note},
                                        {"amp_update_scale_", amp_update_scale},
+                                       {"amp_held", amp_held},
                                        {"amp_mark_scaled_", amp_mark_scaled},
                                        {"amp_any_scaled", amp_any_scaled},
                                        {"on_one_device", on_one_device},

@@ -85,6 +85,24 @@ typedef struct dm_StreamOps {
   dm_status (*record_use)(dm_Device dev, void *p, void *stream);
 } dm_StreamOps;
 
+/* Graphs: a step's work, recorded once and run again by one launch. The functions belong to the
+   thread that made the graph; a stream is captured by one graph at a time. */
+typedef struct dm_GraphOps {
+  dm_status (*graph_new)(dm_Device dev, void **out);
+  void (*graph_free)(void *graph); /* ends its capture; the memory of its pool stays in use */
+  /* Whether this thread's memory on the current stream comes from the graph's pool. */
+  void (*use_pool)(void *graph, bool yes);
+  /* Between these, work on the current stream is recorded instead of run. What cannot be
+     recorded fails. `keep` false: the record is dropped, and nothing fails. */
+  dm_status (*capture_begin)(void *graph);
+  dm_status (*capture_end)(void *graph, bool keep);
+  dm_status (*launch)(void *graph);
+  /* The number of optimizer steps that were recorded, and their options for later launches. */
+  int64_t (*n_step)(const void *graph);
+  dm_status (*set_step)(void *graph, int64_t i, int method, const double *options);
+  int64_t (*n_node)(const void *graph); /* pieces of work; 0 before the end of the capture */
+} dm_GraphOps;
+
 /* The block of a small CPU tensor: its storage, handle and data. It counts as 512 bytes, as the
    smallest block of PyTorch does: the handle is no data. */
 enum { DM_SMALL_BLOCK = 640 };
@@ -129,6 +147,7 @@ typedef struct dm_DeviceOps {
      arguments; NULL: unknown. */
   const char *(*work_of)(int64_t i, int64_t *given);
   const dm_StreamOps *streams; /* NULL for the CPU */
+  const dm_GraphOps *graphs;   /* NULL: it has none */
 } dm_DeviceOps;
 
 /* NULL when there is no such device type. The first call for a type opens its back end. */

@@ -590,6 +590,15 @@ dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Te
   return DM_OK;
 }
 
+dm_status dm_amp_held(dm_Tensor *floored, int64_t *held) {
+  Check c = {"update", NULL};
+  const dm_OptimOps *ops;
+  *held = 0;
+  DM_TRY(check_scalar(&c, "floored", floored, DM_I32));
+  DM_TRY(find_ops(&c, &ops));
+  return ops ? far_done(&c, ops->amp_held(floored, held)) : DM_OK;
+}
+
 /* ---- norms and clipping ---- */
 
 /* The threads that sum up one tensor share this. */

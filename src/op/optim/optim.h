@@ -74,6 +74,9 @@ DM_API dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker
                                      dm_Tensor *const *found_inf, const dm_ScalePolicy *how,
                                      int64_t *held);
 
+/* *held after an update by a graph (dm_GraphOps); 0 on the CPU. */
+DM_API dm_status dm_amp_held(dm_Tensor *floored, int64_t *held);
+
 /* The p-norm of the tensors' p-norms, p >= 0 or infinite: a new 0-dim tensor,
    float64 if one of them is, else float32. 0 for none. */
 DM_API dm_status dm_total_norm(int64_t n, dm_Tensor *const *tensors, double p, dm_Tensor **out);
@@ -111,6 +114,8 @@ typedef struct dm_OptimOps {
   dm_status (*amp_update_scale)(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
                                 dm_Tensor *updates, int64_t n, dm_Tensor *const *found_inf,
                                 const dm_ScalePolicy *how, int64_t *held);
+  /* amp_update_scale's *held after an update that a graph has done. */
+  dm_status (*amp_held)(dm_Tensor *floored, int64_t *held);
   dm_status (*total_norm)(int64_t n, dm_Tensor *const *tensors, double p, dm_Tensor **out);
   dm_status (*clip_norm)(int64_t n, dm_Tensor *const *tensors, double max_norm,
                          const dm_Tensor *total_norm);
