@@ -21,6 +21,19 @@ end
 ---@return string
 function caller.where() return (position():gsub(": $", "")) end
 
+--- The name of the function of the library, or of Lua, that the program has called; nil where it
+--- has none. To be called by a handler of xpcall.
+---@return string?
+function caller.called()
+  local level, name = 3, nil
+  while true do
+    local info = debug.getinfo(level, "Sn")
+    if not info or info.what ~= "C" and info.source:sub(1, #HERE) ~= HERE then return name end
+    name = info.name
+    level = level + 1
+  end
+end
+
 -- Where in a model the error is, "in model.layers[3] Linear(784 -> 256): ", or ""; nn/module.lua
 -- puts its own function here. The C code of the module calls it too.
 function caller.inside() return "" end

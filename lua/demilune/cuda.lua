@@ -102,6 +102,9 @@ end
 --- Waits for all work of the device; raises what went wrong in it.
 function cuda.synchronize(device) core.synchronize(device or "cuda") end
 
+--- A function that is run by one launch of the GPU: see demilune.cuda_graph.
+function cuda.graph(...) return require("demilune.cuda_graph").new(...) end
+
 -- ---- memory: the functions of dm.memory_*, of cuda:0 by default ----
 
 local MEMORY = {"memory_allocated", "max_memory_allocated", "memory_reserved",

@@ -12,6 +12,7 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local shown = require "demilune.shown"
 local options = require "demilune.options"
+local replay = require "demilune.replay"
 local regions = require "demilune.amp.autocast"
 
 local GradScaler = {}
@@ -241,6 +242,9 @@ local function unscale(self, optimizer, record)
   end
   record.stage = "unscaled"
   self._open[#self._open + 1] = record
+  if replay.graph then
+    replay.note{undo = function() record.stage, self._open = "ready", {} end}
+  end
 end
 
 -- ---- the calls of an iteration ----
@@ -295,6 +299,12 @@ end
 local function noted(self, record, ...)
   core.amp_note_(record.history, record.found_inf, record.where, self._updates)
   record.stage, record.steps = "stepped", record.steps + 1
+  if replay.graph then
+    replay.note{
+      before = function() record.steps = record.steps + 1 end,
+      undo = function() record.steps = record.steps - 1 end,
+    }
+  end
   return ...
 end
 
@@ -322,6 +332,7 @@ function GradScaler:step(optimizer, ...)
 end
 
 local function set_scale(self, value)
+  if replay.graph then replay.refuse "update: a new scale" end
   if type(value) == "number" then
     self._scale:fill_(checked("update", "new_scale", value, "init_scale"))
   elseif not core.is_tensor(value) then
@@ -364,6 +375,23 @@ local function warn_held(self, held)
     self._min_scale, blame)
 end
 
+local function mind_held(self, held)
+  if self._patience > 0 and held >= self._patience and not self._warned then
+    warn_held(self, held)
+  end
+end
+
+-- An update within a graph (demilune.cuda_graph): the numbers that it goes by are fixed there.
+local function record_update(self)
+  replay.note{
+    after = function() mind_held(self, core.amp_held(self._floored)) end,
+    stamp = function()
+      return ("%a %a %d %a %a"):format(self._growth_factor, self._backoff_factor,
+        self._growth_interval, self._min_scale, self._max_scale)
+    end,
+  }
+end
+
 local function adapt(self)
   local found = {}
   for i, record in ipairs(self._open) do found[i] = record.found_inf end
@@ -374,9 +402,8 @@ local function adapt(self)
   local held = core.amp_update_scale_(self._scale, self._tracker, self._floored, self._updates,
     found, self._growth_factor, self._backoff_factor, self._growth_interval, self._min_scale,
     self._max_scale)
-  if self._patience > 0 and held >= self._patience and not self._warned then
-    warn_held(self, held)
-  end
+  mind_held(self, held)
+  if replay.graph then record_update(self) end
 end
 
 local bind_update = options.signature("update", "new_scale?: number|tensor")

@@ -5,6 +5,7 @@ local caller = require "demilune.caller"
 local options = require "demilune.options"
 local utils = require "demilune.nn.utils"
 local pause = require "demilune.distributed.pause"
+local replay = require "demilune.replay"
 
 local step = {}
 
@@ -25,6 +26,9 @@ local function read(...)
   end
   if o.accumulate < 1 then
     caller.raise("amp.step: accumulate is %d, wanted a whole number from 1", o.accumulate)
+  end
+  if replay.graph and o.accumulate > 1 then
+    replay.refuse "amp.step: a step that not every call takes (accumulate)"
   end
   if o.scaler and not o.scaler:is_enabled() then o.scaler = nil end
   return o

@@ -2,6 +2,7 @@
 
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local replay = require "demilune.replay"
 local shown = require "demilune.shown"
 local lr_scheduler = require "demilune.optim.lr_scheduler"
 
@@ -52,6 +53,7 @@ end
 
 --- Takes the monitored quantity of an epoch, a number or a tensor of one element.
 function Plateau:step(value)
+  if replay.graph then replay.refuse("%s:step, which takes a number of the host,", NAME) end
   if type(value) ~= "number" then
     if value == nil then
       caller.raise("%s:step: wanted the monitored quantity, such as the validation loss", NAME)

@@ -7,6 +7,7 @@ local caller = require "demilune.caller"
 local late = require "demilune.late"
 local shown = require "demilune.shown"
 local options = require "demilune.options"
+local replay = require "demilune.replay"
 
 local lr_scheduler = {}
 
@@ -40,6 +41,7 @@ function Schedule:step(epoch)
   self.last_epoch = epoch or self.last_epoch + 1
   set(self, epoch and self.closed or self.rate)
 end
+Schedule.step = replay.again(Schedule.step)
 
 -- Within a sequence, when its turn comes.
 function Schedule:restart() self:step(0) end

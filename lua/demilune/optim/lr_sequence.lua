@@ -2,6 +2,7 @@
 
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local replay = require "demilune.replay"
 local shown = require "demilune.shown"
 local lr_scheduler = require "demilune.optim.lr_scheduler"
 
@@ -49,8 +50,8 @@ end
 
 -- step(self): see the classes; begin(self) sets the first rates.
 local function class(name, step, begin)
-  local c = setmetatable({class = name, __tostring = Composite.__tostring, step = step,
-    begin = begin, restart = begin}, {__index = Composite})
+  local c = setmetatable({class = name, __tostring = Composite.__tostring,
+    step = replay.again(step), begin = begin, restart = begin}, {__index = Composite})
   for _, method in ipairs{"state_dict", "load_state_dict", "get_last_lr"} do
     c[method] = Composite[method]
   end

@@ -10,6 +10,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local replay = require "demilune.replay"
 local Optimizer = require "demilune.optim.optimizer"
 
 local methods = {}
@@ -25,6 +26,9 @@ local check_range = Optimizer.check_range
 -- Adds what a parameter's state lacks, by name. True if a buffer of the parameter's shape is
 -- among it.
 local function complete(self, group, p, names)
+  if replay.graph then
+    replay.refuse("%s: the first step of a parameter, which makes its state,", self.class)
+  end
   local state, is_new = self.state[p] or {}, false
   self.state[p] = state
   for _, name in ipairs(names) do
@@ -65,6 +69,28 @@ local function update(self, group, found_inf, step, ...)
   end
 end
 
+-- A step within a graph (demilune.cuda_graph): run(self, group, found_inf), and what each launch
+-- does about it. The options are taken from the group again; where the step would have other
+-- arguments or has found other memory, the graph is captured again.
+local function record(self, group, formula, arguments, run, found_inf)
+  local graph = replay.graph
+  local copies, i = core.graph_copies(group.params), graph:n_step() + 1
+  run(self, group, found_inf)
+  if graph:n_step() < i then return end -- no parameter has a gradient
+  replay.note{
+    before = function(g) g:set_step(i, formula, arguments(group)) end,
+    stamp = function()
+      return ("%d %s %s"):format(core.graph_stamp(group.params, self.state, formula,
+        arguments(group)), group.master_weights, group.stochastic_rounding)
+    end,
+    check = function()
+      if not copies or copies == core.graph_copies(group.params) then return end
+      replay.refuse("%s: a step while an earlier graph of autograd holds a weight's 16-bit copy",
+        self.class)
+    end,
+  }
+end
+
 local function check(name, row, o)
   for _, key in ipairs(row.from_zero) do check_range(name, o, key) end
   if o.betas ~= nil then
@@ -95,10 +121,16 @@ local function add(name, row)
   for _, number in ipairs(row.numbers or {}) do class.counters[number] = "float64" end
   class.saves_tensors = row.saves_tensors
   function class.check(o) check(name, row, o) end
-  local step, arguments = core.optimizer_step(row.formula or name, name), row.arguments
-  function class:update(group, found_inf)
+  local formula, arguments = row.formula or name, row.arguments
+  local step = core.optimizer_step(formula, name)
+  local function run(self, group, found_inf)
     return update(self, group, found_inf, step, arguments(group))
   end
+  function class:update(group, found_inf)
+    if not replay.graph then return run(self, group, found_inf) end
+    return record(self, group, formula, arguments, run, found_inf)
+  end
+  class.is_capturable = true
   methods[name] = class
 end
 

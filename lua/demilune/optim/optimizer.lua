@@ -11,6 +11,7 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
+local replay = require "demilune.replay"
 local shown = require "demilune.shown"
 
 local drop_grads, on_one_device, warn_autocast =
@@ -154,6 +155,12 @@ end
 function Optimizer:step(closure, found_inf)
   if self == nil then caller.dotted("optimizer", "step") end
   warn_autocast "step"
+  if replay.optimizers then
+    replay.optimizers[self] = true
+    if replay.graph and not self.is_capturable then
+      replay.refuse("%s: a step whose learning rate is the host's", self.class)
+    end
+  end
   local loss
   if closure then
     local _ <close> = core.enable_grad()
@@ -169,6 +176,12 @@ function Optimizer:step(closure, found_inf)
     end
   end
   self.steps = (self.steps or 0) + 1
+  if replay.graph then
+    replay.note{
+      before = function() self.steps = self.steps + 1 end,
+      undo = function() self.steps = self.steps - 1 end,
+    }
+  end
   return loss
 end
 

@@ -8,6 +8,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local replay = require "demilune.replay"
 local Module = require "demilune.nn.module"
 local lr_scheduler = require "demilune.optim.lr_scheduler"
 
@@ -194,6 +195,7 @@ function SWALR:step()
   end
 end
 
+SWALR.step = replay.again(SWALR.step)
 SWALR.get_last_lr = lr_scheduler.get_last_lr
 
 -- The number of steps done.

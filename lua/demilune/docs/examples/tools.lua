@@ -215,6 +215,20 @@ return {
       local gpu = dm.cuda.get_device_properties(0)
       print(gpu.name, gpu.total_memory // 2 ^ 30 .. " GiB", gpu.multi_processor_count)
     end]],
+  ["cuda.graph"] = [[
+    if dm.cuda.is_available() then
+      local w = dm.ones(3, {device = "cuda", requires_grad = true})
+      local optimizer = optim.SGD({w}, {lr = 0.1})
+      local step = dm.cuda.graph(function(x)
+        optimizer:zero_grad()
+        local loss = (w * x):sum()
+        loss:backward()
+        optimizer:step()
+        return loss
+      end)
+      for i = 1, 5 do step(dm.ones(3, {device = "cuda"})) end   -- the last two by the graph
+      assert(math.abs(w[1]:item() - 0.5) < 1e-6)
+    end]],
   ["cuda.is_available"] = [[
     local fine, why = dm.cuda.is_available()
     local device = fine and "cuda" or "cpu"   -- why: no driver, no GPU, built without CUDA
