@@ -347,6 +347,25 @@ describe("Trainer", function()
     os.remove(path)
   end)
 
+  it("launches captured steps on a GPU, to the same bits", function()
+    if device ~= "cuda" then return pending "wants a CUDA device" end
+    for _, dtype in ipairs{"float32", "float16"} do
+      local function run(capture)
+        local trainer, opts = begun{amp = dtype, clip = 1.0, capture = capture,
+          ema = function(model) return optim.swa_utils.AveragedModel(model) end,
+          schedule = function(o) return optim.lr_scheduler.StepLR(o, 3, {gamma = 0.8}) end}
+        opts.train = data.DataLoader(points(72, 7), {batch_size = 16, shuffle = true, seed = 3})
+        opts.epochs = 5 -- the last batch of each has 8 points
+        return trainer:fit(opts), trainer
+      end
+      local want = run(false)
+      local got, trainer = run(true)
+      assert.same(want, got)
+      assert.equal(2, (trainer.graph:count()))
+      assert.equal(25, trainer.steps)
+    end
+  end)
+
   it("refuses what it cannot use", function()
     local model = nn.Linear(2, 2)
     local optimizer = optim.SGD(model:parameters())
@@ -365,6 +384,13 @@ describe("Trainer", function()
       optimizer = optimizer, log_every = 0})
     fails("writer is a table, wanted a dm.SummaryWriter", {model = model, loss = print,
       optimizer = optimizer, writer = {}})
+    if device == "cpu" then
+      fails("capture wants a model on a GPU, this one is on cpu", {model = model, loss = print,
+        optimizer = optimizer, capture = true})
+    else
+      fails("capture wants a step for each batch, accumulate is 2", {model = model:to(device),
+        loss = print, optimizer = optimizer, capture = true, accumulate = 2})
+    end
     fails("did you mean 'on_step'", {model = model, loss = print, optimizer = optimizer,
       callbacks = {onstep = print}})
     fails("did you mean 'patience'", {model = model, patiense = 3})

@@ -18,6 +18,7 @@ local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
 local amp = require "demilune.amp"
 local finish_step = require "demilune.amp.step".finish
+local cuda = require "demilune.cuda"
 local metrics = require "demilune.metrics"
 local dist = require "demilune.distributed"
 local checkpoint = require "demilune.distributed.checkpoint"
@@ -41,6 +42,9 @@ Trainer.class = "Trainer"
 -- shards           parts of the whole batch of all ranks, as of DistributedDataParallel, in which
 --                  the model is wrapped: the files and values have the same bits on any number of
 --                  ranks. The training loader has shards, too; the validation loader has none
+-- capture          whether a step on a GPU is captured and launched as one graph (dm.cuda.graph):
+--                  forward or loss then may not read tensors, and a batch of another shape
+--                  captures anew
 -- schedule         a scheduler; its step comes behind a step of the optimizer that was done, or
 --                  behind an epoch that had one: what the scaler skipped does not count
 -- batch_transform  (x, y) -> x, y of training batches, such as MixUp; the metrics get the y
@@ -63,7 +67,7 @@ Trainer.class = "Trainer"
 local bind = options.signature("Trainer", [[*, model: module, loss?: function,
   forward?: function, optimizer: optimizer, schedule?: table,
   schedule_every: 'step'|'epoch' = 'step', device?: device,
-  amp?: string, clip?: number, accumulate: integer = 1,
+  amp?: string, clip?: number, accumulate: integer = 1, capture: boolean = false,
   batch_transform?: function, ema?: module, metrics: table = {}, callbacks: table = {},
   checkpoint?: string, best?: string, monitor?: string, mode: 'min'|'max' = 'min',
   patience?: integer, resume?: string|boolean, verbose: boolean = true, report?: function,
@@ -146,6 +150,20 @@ local function prepare_shards(self)
   self.shards = self.shards or is_parallel and model._shards or nil
 end
 
+local function check_capture(self)
+  if not self.capture then return end
+  if self.kind ~= "cuda" then
+    caller.raise("Trainer: capture wants a model on a GPU, this one is on %s", self.device)
+  elseif self.accumulate > 1 then
+    caller.raise("Trainer: capture wants a step for each batch, accumulate is %d",
+      self.accumulate)
+  elseif n_ranks() > 1 then
+    caller.raise("Trainer: capture wants one rank, there are %d", n_ranks())
+  elseif self.shards then
+    caller.raise("Trainer: capture wants a step in one piece, shards is %d", self.shards)
+  end
+end
+
 local function new(_, ...)
   local o = bind(...)
   check(o)
@@ -155,6 +173,7 @@ local function new(_, ...)
   local first = self.model:parameters()[1]
   self.device = self.device or first and first.device or "cpu"
   self.kind = self.device:match "^%a+"
+  check_capture(self)
   local narrow = dtypes.of[self.amp or "float32"].narrow
   self.scaler = amp.GradScaler{device = self.kind, enabled = narrow}
   self.autocast = {device_type = self.kind, enabled = false}
@@ -273,28 +292,45 @@ local function save_stopped(self)
     self.steps))
 end
 
--- The loss of a training batch and its scores, and the labels for the metrics.
-local function compute_batch(self, x, y, ...)
-  local labels = y
-  if self.batch_transform then x, y = self.batch_transform(x, y) end
+-- The batch that the model sees.
+local function transformed(self, x, y)
+  if self.batch_transform then return self.batch_transform(x, y) end
+  return x, y
+end
+
+-- Forward, backward and a step, of a batch in a group of so many: -> loss, scores, whether it
+-- stepped.
+local function take_step(self, group, x, y, ...)
   local loss, scores = losses_of(self, self.model, x, y, ...)
-  return loss, scores, labels
+  local stepped = amp.step{loss = loss, optimizer = self.optimizer, scaler = self.scaler,
+    max_norm = self.clip, accumulate = group}
+  return loss, scores, stepped
+end
+
+-- The same by a graph, whose next launch writes its results again.
+local function launch_step(self, group, ...)
+  self.graph = self.graph or cuda.graph(function(...) return take_step(self, group, ...) end,
+    {device = self.device})
+  local loss, scores, stepped = self.graph(...)
+  return loss:clone(), core.is_tensor(scores) and scores:clone() or scores, stepped
 end
 
 -- Computes a batch and steps, at the last one of a group -> whether it stepped, and the loss.
-local function step_batch(self, values, group, ...)
-  local loss, scores, labels = compute_batch(self, ...)
-  local stepped = amp.step{loss = loss, optimizer = self.optimizer, scaler = self.scaler,
-    max_norm = self.clip, accumulate = group}
+local function step_batch(self, values, group, x, y, ...)
+  local labels = y
+  x, y = transformed(self, x, y)
+  local loss, scores, stepped = (self.capture and launch_step or take_step)(self, group, x, y, ...)
   update_metrics(values, labels, loss, scores)
   return stepped, loss
 end
 
 -- The same in shards.
 local function step_shards(self, values, group, ...)
-  local loss = self.model:each_shard(function(...)
+  local loss = self.model:each_shard(function(x, y, ...)
     local _ <close> = core.scope()
-    local loss, scores, labels = compute_batch(self, ...)
+    local labels = y
+    x, y = transformed(self, x, y)
+    local loss, scores = losses_of(self, self.model, x, y, ...)
     if not core.is_tensor(loss) then
       caller.raise("Trainer: the loss is a %s, wanted a tensor", type(loss))
     end
