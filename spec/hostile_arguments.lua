@@ -67,6 +67,7 @@ assert(dm.save("stored", {dm.ones(2, 2)}))
 handle("a stored file", core._stored_open "stored")
 handle("a range", core.range_begin "range")
 handle("a loader", core.loader_new{columns = {dm.ones(2)}, transforms = {false}})
+if dm.cuda.is_available() then handle("a graph", core.graph()) end
 
 local seen, functions = {}, {}
 local function walk(value, name, depth)
