@@ -368,7 +368,8 @@ static const char *const *push_names(lua_State *L, int i, int n) {
 }
 
 /* _reducer_new(group, parameters, bytes of the first bucket, of the others, line, names,
-   shards = 0) -> a reducer of their gradients. Raises for one that is no leaf, or has a reducer. */
+   shards = 0) -> a reducer of their gradients. Raises for one that is no leaf, or has a
+   reducer. */
 static int reducer_new(lua_State *L) {
   enum { MOST_SHARDS = 1 << 20 };
   dm_enter(L);
