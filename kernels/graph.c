@@ -67,6 +67,7 @@ static dm_status no_records(void) {
   return dm_fail(DM_EMEM, "cuda.graph: out of memory for a graph's records");
 }
 
+/* Makes space for one more table. */
 static dm_status grow(Graph *g) {
   if (g->n_kept < g->capacity) return DM_OK;
   const int64_t capacity = g->capacity ? 2 * g->capacity : 16;
@@ -120,6 +121,7 @@ dm_status dm_graph_keep(uint64_t site, const void *bytes, int64_t n, void **out)
   return add(g, site, bytes, n, false, out);
 }
 
+/* Each step has a copy of its own: two of one optimizer class may have other options later. */
 dm_status dm_graph_keep_step(uint64_t site, const void *bytes, int64_t n, void **out) {
   return add(captured, site, bytes, n, true, out);
 }
@@ -149,6 +151,7 @@ dm_status dm_graph_keep_generator(const dm_Generator *host, const dm_Generator *
 
 /* ---- capture ---- */
 
+/* A graph belongs to the stream that is current now. */
 static dm_status graph_new(dm_Device dev, void **out) {
   Graph *g = dm_alloc_zero((int64_t)sizeof *g);
   if (!g) return no_records();
@@ -159,6 +162,8 @@ static dm_status graph_new(dm_Device dev, void **out) {
   return st;
 }
 
+/* The eager runs before the capture take their memory from the pool, too, which has then all
+   that the capture asks for: cudaMalloc is forbidden during it. */
 static void use_pool(void *graph, bool yes) { pooled = yes ? graph : NULL; }
 
 /* Nothing of the step has run: the generator goes back. False if the host has moved it. */
@@ -183,6 +188,7 @@ static void forget(Graph *g) {
   *g = (Graph){.device = g->device, .stream = g->stream};
 }
 
+/* The mode thread-local leaves other threads, such as a loader's copies, their calls. */
 static dm_status capture_begin(void *graph) {
   Graph *g = graph;
   cudaStream_t stream;
@@ -260,6 +266,7 @@ static dm_status refresh(Graph *g) {
   return DM_OK;
 }
 
+/* Queues the step once more. The host's generator moves on as the device's does. */
 static dm_status launch(void *graph) {
   Graph *g = graph;
   cudaStream_t stream;
@@ -277,6 +284,7 @@ static dm_status launch(void *graph) {
 
 /* ---- optimizers ---- */
 
+/* How many steps of optimizers the capture holds. */
 static int64_t n_step(const void *graph) {
   const Graph *g = graph;
   int64_t n = 0;
@@ -291,6 +299,7 @@ static Kept *step_at(Graph *g, int64_t i) {
   return NULL;
 }
 
+/* Gives a step the options that its next launch is to have, such as another learning rate. */
 static dm_status set_step(void *graph, int64_t i, int method, const double *options) {
   char bytes[DM_STEP_BYTES];
   Kept *k = step_at(graph, i);

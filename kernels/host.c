@@ -9,6 +9,8 @@
 static const dm_Engine *engine;
 const dm_OpInfo *dm_ops;
 
+/* The module calls it before any other function of the library. The table lies in the module,
+   which calls again where it was unloaded and loaded anew. */
 void dm_host_open(const dm_Engine *e) {
   engine = e;
   dm_ops = e->ops;
@@ -45,6 +47,7 @@ double dm_host_f64(const dm_Tensor *t) {
   }
 }
 
+/* Floats are cut towards zero. */
 int64_t dm_host_i64(const dm_Tensor *t) {
   const void *p = dm_tensor_data(t);
   switch ((dm_DType)t->dtype) {

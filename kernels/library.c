@@ -1,3 +1,8 @@
+/* See library.h. A library is tried where the user says it is, then as the loader finds it,
+   then in the toolkit's folders, then where Python keeps NVIDIA's packages: those of the first
+   python3 in PATH, as a virtual environment's is, and those that pip has installed for the user
+   alone. The first file that loads is taken. Of files that are there and do not load the last
+   one's error is kept, for it tells more than that nothing was found. */
 #include "kernels/library.h"
 
 #include <dlfcn.h>
@@ -9,6 +14,7 @@
 
 enum { PATH_BYTES = 1024 };
 
+/* What is looked for, and what has become of it. */
 typedef struct Search {
   const char *const *names;
   char *why;
@@ -80,6 +86,7 @@ static bool try_python(Search *s) {
   }
   return false;
 }
+/* Packages that pip has installed for the user alone, below ~/.local. */
 static bool try_home(Search *s) {
   char root[PATH_BYTES];
   const char *home = getenv("HOME");

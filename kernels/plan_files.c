@@ -1,3 +1,13 @@
+/* See plan_files.h. One file holds one plan, whose name is a hash of what the plan is for, so
+   that two programs need no lock: each reads a whole file or none, and who writes last wins.
+
+   A file is data that anyone may have written, and it ends up in a library that runs it. So it
+   counts only if it is an ordinary file of this user that others cannot write, has the length
+   that its head says, the key of this very plan (a name may collide) and the right sum. What
+   the text means is for the library to check; a file that it refuses is removed by the caller.
+
+   The folder is bounded by its bytes. The file that was written longest ago goes first: reading
+   a plan does not make it younger, for that would be a write for each plan of each program. */
 #include "kernels/plan_files.h"
 
 #include <dirent.h>
@@ -37,6 +47,7 @@ static uint64_t sum_of(uint64_t h, const void *bytes, int64_t n) {
   for (int64_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(0x100000001b3);
   return h;
 }
+/* It finds files that a full disk or a crash has cut, and flipped bits; it is no signature. */
 static uint64_t check_sum(const dm_PlanFile *f, const char *text, int64_t n) {
   return sum_of(sum_of(UINT64_C(0xcbf29ce484222325), f->key, f->key_bytes), text, n);
 }
@@ -65,6 +76,7 @@ static bool read_all(int file, void *out, int64_t n) {
   }
   return true;
 }
+/* Writes exactly n bytes. */
 static bool write_all(int file, const void *bytes, int64_t n) {
   const char *p = bytes;
   while (n > 0) {
@@ -99,6 +111,7 @@ static char *read_text(int file, const dm_PlanFile *f, int64_t *n) {
   return NULL;
 }
 
+/* A link in the file's position is not followed, and a FIFO does not make us wait. */
 char *dm_plan_read(const dm_PlanFile *f, int64_t *n) {
   char path[DM_PATH_BYTES];
   const int file = path_of(f, "", false, path)
@@ -160,6 +173,8 @@ static void drop_oldest(const char *path, int64_t more) {
   close(file);
 }
 
+/* The file appears whole or not at all: it gets its name by rename(). A failure, such as a full
+   or read-only disk, costs the next program the time to make the plan, and is not told. */
 void dm_plan_write(const dm_PlanFile *f, const char *text, int64_t n) {
   char path[DM_PATH_BYTES], temporary[DM_PATH_BYTES];
   if (n <= 0 || n > DM_PLAN_FILE_BYTES || !path_of(f, "", true, path) ||

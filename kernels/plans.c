@@ -11,10 +11,11 @@ static const char *const names[] = {[DM_CUBLASLT] = "cublaslt", [DM_CUDNN] = "cu
 static atomic_llong counts[DM_N_PLAN_LIBRARY][DM_N_PLAN];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* What became of a library when it was opened, and why it last refused a plan. */
 typedef struct Fate {
   dm_PlanState state;
   char reason[DM_PLAN_TEXT], refusal[DM_PLAN_TEXT];
-  bool warned;
+  bool warned; /* that it is missing: said once a process */
 } Fate;
 static Fate fates[DM_N_PLAN_LIBRARY] = {
 #if !__has_include(<cudnn.h>)
@@ -22,7 +23,8 @@ static Fate fates[DM_N_PLAN_LIBRARY] = {
 #endif
 };
 
-/* The library that did not take this thread's last call, or -1. */
+/* The library that did not take this thread's last call, or -1. Kernels of our own ask by it
+   whether they run in a library's stead, or because no library has such an op. */
 static _Thread_local int not_taken = -1;
 
 void dm_plan_count(dm_PlanLibrary library, dm_PlanCounter what) {
@@ -49,6 +51,8 @@ void dm_plan_warn(const char *name, const char *why, const char *effect) {
   fprintf(stderr, "demilune: warning: %s is not used: %s; %s\n", name, why, effect);
 }
 
+/* The warning comes with the first call that the library would have taken, not when it is
+   looked for: a script that multiplies no matrices does not hear of cuBLASLt. */
 void dm_plan_miss(dm_PlanLibrary library) {
   pthread_mutex_lock(&lock);
   Fate *const fate = &fates[library];
@@ -60,6 +64,7 @@ void dm_plan_miss(dm_PlanLibrary library) {
   not_taken = (int)library;
 }
 
+/* The variable is read each time: a test sets it for a part of a run. */
 static bool forbids_fallback(void) {
   const char *s = getenv("DEMILUNE_NO_FALLBACK");
   return s && *s && strcmp(s, "0") != 0;
@@ -79,6 +84,7 @@ dm_status dm_plan_fallback(const char *op) {
                  names[library], *fate.refusal ? ": " : "", fate.refusal);
 }
 
+/* A copy, since another thread may change a text while the caller reads it. */
 int dm_plan_counts(dm_PlanCounts out[DM_MAX_PLAN_LIBRARY]) {
   pthread_mutex_lock(&lock);
   for (int i = 0; i < DM_N_PLAN_LIBRARY; i++) {
