@@ -343,9 +343,9 @@ static float point(int64_t mode, float x, float b, float t, int64_t index) {
   }
 }
 
-static void draw(const Run *r, const Node &n, const Value &y) {
-  const uint64_t seed = *(const uint64_t *)data_of(r->pack, n.in[0]);
-  const uint64_t first = *(const uint64_t *)data_of(r->pack, n.in[1]);
+static void draw(Run *r, const Node &n, const Value &y) {
+  const uint64_t seed = *(const uint64_t *)memory_of(r, n.in[0]);
+  const uint64_t first = *(const uint64_t *)memory_of(r, n.in[1]);
   const float p = (float)(1 - kept_by(n));
   each(y.t, [&](const int64_t *, int64_t i) {
     const uint64_t word = first + (uint64_t)i;

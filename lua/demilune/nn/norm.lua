@@ -79,7 +79,8 @@ local function batch_norm(name, wanted, ranks, sync)
   layers[name] = Norm
   return Norm
 end
-layers.new_batch_norm, layers.by_own_batch = batch_norm, by_own_batch
+-- For nn/sync_norm.lua; pairs does not list them, as they are no layers.
+setmetatable(layers, {__index = {new_batch_norm = batch_norm, by_own_batch = by_own_batch}})
 batch_norm("BatchNorm1d", "{N, C} or {N, C, L}", {[2] = true, [3] = true})
 batch_norm("BatchNorm2d", "{N, C, H, W}", {[4] = true})
 batch_norm("BatchNorm3d", "{N, C, D, H, W}", {[5] = true})
