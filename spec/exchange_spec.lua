@@ -176,6 +176,26 @@ describe("data exchanged between forward and backward", function()
 end)
 
 describe("x.data = y", function()
+  it("leaves a tensor as it was for a call that reads it while a finalizer runs", function()
+    for name, read in pairs{totable = function(x) return x:totable() end, print = tostring} do
+      local x = dm.ones(20000, 3)
+      local wanted, reads, during = read(x), false, false
+      collectgarbage("incremental", 108, 1000) -- a cycle begins after 8 % more memory
+      collectgarbage()
+      setmetatable({}, {__gc = function()
+        during = reads
+        x.data = dm.zeros(1)
+      end})
+      reads = true
+      local found = read(x)
+      reads = false
+      collectgarbage("incremental", 200, 100)
+      collectgarbage()
+      assert.is_true(during or name == "print") -- which may allocate too little
+      assert.same(wanted, found, name)
+    end
+  end)
+
   it("leaves views with the old data, and they are views no longer", function()
     local x = dm.zeros({4})
     local v = x:narrow(1, 1, 2)

@@ -316,10 +316,7 @@ dm_status dm_tensor_read(const dm_Tensor *t, int64_t n_bytes, void *dst) {
 /* A strided tensor is copied with the gaps between its elements, so that its strides
    stay. */
 dm_status dm_tensor_on_host(const dm_Tensor *t, dm_Tensor **out) {
-  if (t->device.type == DM_CPU) {
-    *out = dm_tensor_ref((dm_Tensor *)(uintptr_t)t);
-    return DM_OK;
-  }
+  if (t->device.type == DM_CPU) return dm_tensor_alias(t, out);
   int64_t n = t->numel > 0; /* elements from the first address to the last */
   for (int d = 0; n && d < t->ndim; d++) n += (t->shape[d] - 1) * t->stride[d];
   dm_Tensor *host;

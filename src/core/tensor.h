@@ -98,8 +98,8 @@ void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from);
 dm_status dm_tensor_copy_bytes(dm_Tensor *dst, const dm_Tensor *src, bool later);
 /* Copies n_bytes, contiguous from t's first element on, to the host's memory; waits. */
 dm_status dm_tensor_read(const dm_Tensor *t, int64_t n_bytes, void *dst);
-/* t for the host to read: t itself, one reference more, when it is on the CPU; else a copy
-   with t's shape and strides, without history. Waits. */
+/* t for the host to read: on the CPU a handle of t's elements, which stays as it is when t's
+   data are exchanged; else a copy with t's shape and strides. Without history. Waits. */
 dm_status dm_tensor_on_host(const dm_Tensor *t, dm_Tensor **out);
 
 bool dm_tensor_is_contiguous(const dm_Tensor *t);
