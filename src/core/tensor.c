@@ -25,7 +25,7 @@ typedef struct Inline {
   dm_Storage storage;
   _Alignas(16) dm_Tensor handle;
 #if DM_ASAN
-  char zone[16]; /* forbidden */
+  _Alignas(16) char zone[16]; /* forbidden, up to the data */
 #endif
   _Alignas(16) char data[];
 } Inline;
