@@ -9,7 +9,7 @@
    query's gradient to a float32 sum in memory, in whatever order they end: it needs no other
    memory, and its last bits differ from run to run. The other stores the scores' gradient, (B,
    H, L, S) in 16 bits, and adds in the same order each time; it is for deterministic algorithms
-   (dm.use_deterministic_algorithms). What is refused, attention.cu computes.
+   (dm.use_deterministic_algorithms). attention.cu computes the rest.
 
    A mask goes in as a bias in float32 that is added to the scores, with size 1 in each dim in
    which it is the same (attention.cu makes it). A key that is not seen has DM_ATTENTION_HIDDEN

@@ -14,7 +14,7 @@
 
 enum { PATH_BYTES = 1024 };
 
-/* What is looked for, and what has become of it. */
+/* The names of a library, and the outcome of the search. */
 typedef struct Search {
   const char *const *names;
   char *why;

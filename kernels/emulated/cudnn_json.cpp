@@ -115,7 +115,7 @@ static bool read_part(Reader *r, Descriptor *d, Descriptor *const *parts, int n_
   return r->take("]");
 }
 
-/* What was read of a text that is wrong is not given back, as nothing is that a plan made. */
+/* The parts of a wrong text stay allocated, as all memory of plans does here. */
 Descriptor *dm_dnn_read_json(const char *text, int64_t n) {
   Reader r = {text, text + n};
   Descriptor *parts[MAX_PART];

@@ -252,7 +252,7 @@ static void describe(const dm_Reducer *r, const Bucket *b, dm_Header *h) {
   h->n_bytes = dm_tensor_bytes(b->wire);
 }
 
-/* What travels: the bucket itself, or the sum of its shards, or a copy in another dtype or on
+/* Sets what travels: the bucket itself, the sum of its shards, or a copy in another dtype or on
    the CPU. */
 static dm_status make_wire(const dm_Reducer *r, Bucket *b) {
   dm_Tensor *from = r->shards > 0 ? b->sums[0] : b->flat;

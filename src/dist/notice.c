@@ -18,7 +18,7 @@ void dm_say_call(dm_Words *words, const dm_Header *h) {
   dm_say(words, "%s%s%s (%s)", h->name, *h->key ? " " : "", h->key, h->line);
 }
 
-/* What the script has done since its last call, by the state of its thread. */
+/* Words for a script after its last call, by the state of its thread. */
 static const char *since_then(int script) {
   switch (script) {
   case 'R': return "; its script computes";
