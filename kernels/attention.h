@@ -14,7 +14,7 @@ extern "C" {
 dm_status dm_dnn_attention(const dm_Call *c, bool *done);
 dm_status dm_dnn_attention_backward(const dm_Call *c, bool *done);
 
-/* What the bias adds to the score of a key that is not seen. Finite numbers of a mask are
+/* The bias adds this to the score of a key that is not seen. Finite numbers of a mask are
    limited to half of it, and a row whose lse is beyond three quarters of it saw no key. */
 #define DM_ATTENTION_HIDDEN -1e30f
 

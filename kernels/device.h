@@ -1,4 +1,4 @@
-/* What graph.c asks of device.c. */
+/* The functions of device.c that graph.c calls. */
 #ifndef DM_KERNELS_DEVICE_H
 #define DM_KERNELS_DEVICE_H
 

@@ -400,7 +400,7 @@ static uint64_t name_of(const Key *k) {
   return dm_key_hash(&k->kind, sizeof *k - offsetof(Key, kind));
 }
 
-/* What the file of a plan has to be of. */
+/* The identity that the file of a plan has to have. */
 typedef struct Stamp {
   Key key; /* of device 0 */
   int64_t fingerprint;

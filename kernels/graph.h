@@ -17,7 +17,7 @@ dm_status dm_graph_refuse(const char *what);
 /* Fails during a capture for work on another device or stream. */
 dm_status dm_graph_check_stream(int device, cudaStream_t stream);
 
-/* What stands for the stream in requests of memory: the pool of the graph that is captured or
+/* Gives the stream's key in requests of memory: the pool of the graph that is captured or
    warmed up there, or the stream itself. */
 void *dm_graph_pool(int device, cudaStream_t stream);
 

@@ -11,7 +11,7 @@ static const char *const names[] = {[DM_CUBLASLT] = "cublaslt", [DM_CUDNN] = "cu
 static atomic_llong counts[DM_N_PLAN_LIBRARY][DM_N_PLAN];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* What became of a library when it was opened, and why it last refused a plan. */
+/* The state of a library since it was opened, and why it last refused a plan. */
 typedef struct Fate {
   dm_PlanState state;
   char reason[DM_PLAN_TEXT], refusal[DM_PLAN_TEXT];

@@ -148,7 +148,7 @@ typedef struct CUgraph_st *cudaGraph_t;
 typedef struct CUgraphExec_st *cudaGraphExec_t;
 typedef struct CUgraphNode_st *cudaGraphNode_t;
 
-/* Which calls that are not queued a capture forbids: of all threads, of its own, none. */
+/* The calls, of those not queued, that a capture forbids: of all threads, of its own, none. */
 enum cudaStreamCaptureMode {
   cudaStreamCaptureModeGlobal,
   cudaStreamCaptureModeThreadLocal,

@@ -47,9 +47,9 @@ local bind_tf32 = options.signature("allow_tf32", "*, matmul?: boolean, conv?: b
 
 --- allow_tf32{matmul = , conv = } -> {matmul = boolean, conv = boolean}: sets whether products and
 --- convolutions of float32 may round their operands to TF32 (10 bits after the point instead of
---- 23), which tensor cores multiply several times as fast; sums stay in float32. What is not given
---- stays as it is. Both are off at first, so that float32 is float32. PyTorch begins with matmul
---- off and conv on (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32).
+--- 23), which tensor cores multiply several times as fast; sums stay in float32. One that is not
+--- given stays as it is. Both are off at first, so that float32 is float32. PyTorch begins with
+--- matmul off and conv on (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32).
 ---@param matmul? boolean matrix products, by cuBLASLt
 ---@param conv? boolean convolutions, by cuDNN
 ---@return table settings as they are now
