@@ -230,7 +230,7 @@ static void leave_to_asker(const dm_Notice *notice) {
   dm_Work *w = world.works;
   if (!w || w->number == 0 || notice->state == DM_RANK_IDLE) return;
   if (notice->count[w->agree->index] < w->number) return;
-  if (world.asked_at == 0 || notice->from < world.rank) w->warn_at = INFINITY;
+  if (world.asked_at == 0 || notice->from < world.rank) w->warn_at = (double)INFINITY;
 }
 
 static void read_notice(const dm_Notice *notice) {
@@ -325,7 +325,7 @@ static void say_present(dm_Words *words, const dm_Work *w, const char *before) {
 static void warn(dm_Work *w) {
   char text[2 * DM_FAILURE_TEXT];
   dm_Words words = {text, sizeof text, 0};
-  w->warn_at = INFINITY;
+  w->warn_at = (double)INFINITY;
   dm_say(&words, "demilune: rank %d has waited for %.3g s in ", world.rank, now() - w->posted);
   dm_say_call(&words, &w->header);
   say_absent(&words, w, "\ndemilune:   ");
