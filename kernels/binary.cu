@@ -2,6 +2,7 @@
    op; floats compute in float32 or float64, integers and bool in int64. */
 #include "kernels/pointwise.cuh"
 
+#include "base/pair_floats.h"
 #include "kernels/fill.h"
 #include "kernels/own.cuh"
 #include "op/pointwise/binary.h"

@@ -9,7 +9,6 @@
 #include <tgmath.h>
 #endif
 
-#include "base/constants.h"
 #include "base/dtype.h"
 #include "base/gamma.h"
 #include "base/half.h"
@@ -68,35 +67,5 @@ static inline DM_HD int64_t dm_floor_div_i64(int64_t a, int64_t b) {
   }
 DM_LOW_DTYPES(ROW, )
 #undef ROW
-
-/* ---- floats: the remainder with b's sign, Python's floor division, log2(1 + x) ---- */
-
-#define DM_MODULO(TYPE, MODULO, FLOOR_DIV, LOG2_1P)                               \
-  static inline DM_HD TYPE LOG2_1P(TYPE x) { return log1p(x) * (TYPE)DM_LOG2_E; } \
-  static inline DM_HD TYPE MODULO(TYPE a, TYPE b) {                               \
-    const TYPE r = fmod(a, b);                                                    \
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;                              \
-  }                                                                               \
-  static inline DM_HD TYPE FLOOR_DIV(TYPE a, TYPE b) {                            \
-    if (b == 0) return a / b;                                                     \
-    const TYPE r = fmod(a, b);                                                    \
-    TYPE d = (a - r) / b;                                                         \
-    if (r != 0 && (b < 0) != (r < 0)) d -= 1;                                     \
-    if (d == 0) return copysign((TYPE)0, a / b);                                  \
-    const TYPE f = floor(d);                                                      \
-    return d - f > (TYPE)0.5 ? f + 1 : f;                                         \
-  }
-#ifdef __cplusplus
-DM_MODULO(float, dm_modulo, dm_floor_div, dm_log2_1p)
-DM_MODULO(double, dm_modulo, dm_floor_div, dm_log2_1p)
-#else
-DM_MODULO(float, dm_modulo_f32, dm_floor_div_f32, dm_log2_1p_f32)
-DM_MODULO(double, dm_modulo_f64, dm_floor_div_f64, dm_log2_1p_f64)
-#define dm_log2_1p(x) _Generic((x), float : dm_log2_1p_f32, double : dm_log2_1p_f64)(x)
-#define dm_modulo(a, b) _Generic((a), float : dm_modulo_f32, double : dm_modulo_f64)(a, b)
-#define dm_floor_div(a, b) \
-  _Generic((a), float : dm_floor_div_f32, double : dm_floor_div_f64)(a, b)
-#endif
-#undef DM_MODULO
 
 #endif
