@@ -10,6 +10,8 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local divided = require "demilune.distributed.divided"
+local late = require "demilune.late"
 local shown = require "demilune.shown"
 local options = require "demilune.options"
 local replay = require "demilune.replay"
@@ -226,6 +228,25 @@ local function unscale_elsewhere(self, optimizer, record)
   end
 end
 
+-- Brings what the ranks of a group have found, that hold parts of some parameters, together: all of
+-- them skip, or none does.
+local function ask_ranks(optimizer, record)
+  if not divided.any() then return end
+  local params = {}
+  for _, group in ipairs(optimizer.param_groups) do
+    table.move(group.params, 1, #group.params, #params + 1, params)
+  end
+  local _, parts = divided.split(params)
+  for _, part in ipairs(parts) do
+    local collectives = late.require "demilune.distributed.collectives"
+    local found_inf, where = record.found_inf, record.where
+    collectives.all_reduce(found_inf, "max", part.group)
+    for _, position in ipairs(collectives.all_gather(where, part.group)) do
+      where:copy_(core.where(first_of(position):lt(first_of(where)), position, where))
+    end
+  end
+end
+
 -- Without a gradient it changes nothing, the stage neither. Where there are
 -- masters, gradients become float32 first: the quotient may be too small for 16 bits.
 local function unscale(self, optimizer, record)
@@ -240,6 +261,7 @@ local function unscale(self, optimizer, record)
     end
     unscale_elsewhere(self, optimizer, record)
   end
+  ask_ranks(optimizer, record)
   record.stage = "unscaled"
   self._open[#self._open + 1] = record
   if replay.graph then

@@ -24,12 +24,16 @@ end
 ---@param what string what the lists describe, in the plural
 ---@param own string[][] {{name, description}, ...}
 ---@param group demilune.distributed.Group
-return function(name, what, own, group)
+---@param hint? string the end of the message
+return function(name, what, own, group, hint)
   local first_rank = group.ranks[1]
   local first = objects.broadcast_object(own, first_rank, group)
   local why = difference(first, own, first_rank, world.rank(name))
   local all = objects.all_gather_object(why or false, group)
   for i = 1, #group.ranks do
-    if all[i] then caller.raise("%s: the ranks' %s differ: %s", name, what, all[i]) end
+    if all[i] then
+      caller.raise("%s: the ranks' %s differ: %s%s", name, what, all[i],
+        hint and "; hint: " .. hint or "")
+    end
   end
 end

@@ -475,10 +475,10 @@ end
 
 -- ---- state ----
 
--- {name = tensor}, and the names in PyTorch's order: of each module the parameters, then the
--- buffers, then the modules below.
+-- {name = tensor}, the names in PyTorch's order: of each module the parameters, then the buffers,
+-- then the modules below; and {name = division} of the tensors that have one.
 local function saved_tensors(self)
-  local found, names = {}, {}
+  local found, names, divisions = {}, {}, {}
   each_module(self, function(prefix, module)
     for _, kind in ipairs{is_parameter, is_saved} do
       for _, field in ipairs(module._fields) do
@@ -486,20 +486,24 @@ local function saved_tensors(self)
         check_parameter(module, field, value)
         if is_tensor(value) and not found[name] and kind(module, field, value) then
           found[name], names[#names + 1] = value, name
+          divisions[name] = module:division(field)
         end
       end
     end
   end, "", {})
-  return found, names
+  return found, names, divisions
 end
 
 --- {name = tensor} of the parameters and persistent buffers, with PyTorch's names and in its
 --- order, which pairs keeps; the tensors share storage with the module's. It prints its content.
 function Module:state_dict()
   check_made(self)
-  local tensors, names = saved_tensors(self)
+  local tensors, names, divisions = saved_tensors(self)
   local state = {}
-  for _, name in ipairs(names) do state[name] = tensors[name]:detach() end
+  for _, name in ipairs(names) do
+    local t, division = tensors[name]:detach(), divisions[name]
+    state[name] = division and division.gather(t) or t
+  end
   return shown(state, names)
 end
 
@@ -511,6 +515,13 @@ end
 --- For classes whose weights other programs name otherwise: the state_dict to load, with the
 --- names of this module.
 function Module.known_names(_, state) return state end
+
+--- For classes that hold a part of a tensor: {shape =, gather =, cut =} of the field, the shape of
+--- the whole, which a state_dict has, and functions that make the whole of the part and the part of
+--- the whole; nil where the field is the whole.
+---@param field string
+---@return table? division
+function Module.division(_, _) end
 
 --- Called for each module before a state_dict is loaded, with the module's own name and a dot
 --- before its tensors' (or ""): a class may make its tensors in the shapes of the state, or
@@ -545,15 +556,15 @@ function Module:load_state_dict(...)
   for prefix, module in self:named_modules() do
     if rawget(module, "_later") then missing[#missing + 1] = join(prefix, "weight") end
   end
-  local own, names = saved_tensors(self)
+  local own, names, divisions = saved_tensors(self)
   for _, name in ipairs(names) do
-    local t, given = own[name], state[name]
+    local shape, given = (divisions[name] or own[name]).shape, state[name]
     if given == nil then
       -- PyTorch counts batches since 0.4.1, and takes older states as they are
       if not name:find "num_batches_tracked$" then missing[#missing + 1] = name end
-    elseif not is_tensor(given) or tostring(given.shape) ~= tostring(t.shape) then
+    elseif not is_tensor(given) or tostring(given.shape) ~= tostring(shape) then
       shapes[#shapes + 1] = ("%s is %s, wanted %s"):format(name,
-        is_tensor(given) and tostring(given.shape) or type(given), tostring(t.shape))
+        is_tensor(given) and tostring(given.shape) or type(given), tostring(shape))
     end
   end
   for name in pairs(state) do
@@ -571,7 +582,8 @@ function Module:load_state_dict(...)
   end
   local _ <close> = core.no_grad()
   for name, t in pairs(own) do
-    if state[name] ~= nil then t.data:copy_(state[name]) end
+    local given, division = state[name], divisions[name]
+    if given ~= nil then t.data:copy_(division and division.cut(given) or given) end
   end
   return shown{missing_keys = missing, unexpected_keys = unexpected}
 end

@@ -8,6 +8,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local dtypes = require "demilune.dtypes"
+local late = require "demilune.late"
 local options = require "demilune.options"
 local check_alike = require "demilune.distributed.alike"
 local collectives = require "demilune.distributed.collectives"
@@ -465,4 +466,8 @@ end
 
 caller.with_colon(DDP, "ddp", "no_sync join register_comm_hook each_shard")
 
-return parallel
+return late.extend(parallel, {
+  ColumnParallelLinear = "demilune.nn.tensor_parallel",
+  RowParallelLinear = "demilune.nn.tensor_parallel",
+  VocabParallelEmbedding = "demilune.nn.tensor_parallel",
+}, {})

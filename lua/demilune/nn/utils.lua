@@ -7,6 +7,7 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local late = require "demilune.late"
 local options = require "demilune.options"
+local divided = require "demilune.distributed.divided"
 
 local utils = {}
 
@@ -74,6 +75,38 @@ local function joint_norm(tensors, p, of_grads)
   return (core.total_norm(norms, p == 0 and 1 or p)) -- of order 0 they are counts
 end
 
+-- What the ranks of a group have of the norm's p-th power, or for "inf" of the norm, of gradients
+-- that are divided among them. Of order 0, which counts tensors, each counts once.
+local function power_of_ranks(part, p, norm)
+  local collectives = late.require "demilune.distributed.collectives"
+  if p == 0 then
+    local counts = {}
+    for i, param in ipairs(part.params) do counts[i] = joint_norm({param}, 0, true):to "float64" end
+    return collectives.all_reduce(core.stack(counts), "max", part.group):sum()
+  end
+  local is_largest = p == math.huge
+  return collectives.all_reduce(is_largest and norm or norm ^ p, is_largest and "max" or "sum",
+    part.group)
+end
+
+-- The p-norm of the gradients where ranks of a group hold parts of some parameters: it is that of
+-- the whole ones. The ranks of these groups call it together.
+local function norm_over_ranks(params, p)
+  local whole, parts = divided.split(params)
+  local joint = joint_norm(whole, p, true)
+  if #parts == 0 then return joint end
+  local is_power, total = p > 0 and p < math.huge, joint:to "float64"
+  local dtype, device = joint.dtype, params[1].device
+  if is_power then total = total ^ p end
+  for _, part in ipairs(parts) do
+    local norm = joint_norm(part.params, p, true)
+    if norm.dtype == "float64" then dtype = "float64" end
+    local power = power_of_ranks(part, p, norm:to "float64"):to(total.device)
+    total = p == math.huge and core.maximum(total, power) or total + power
+  end
+  return (is_power and total ^ (1 / p) or total):to{dtype = dtype, device = device}
+end
+
 -- total_norm: a tensor on any device.
 local function clip(tensors, max_norm, total_norm)
   for _, list in ipairs(by_device(tensors, true)) do
@@ -91,7 +124,7 @@ local function norm_of(name, tensors, o, of_grads)
     caller.raise("%s: norm_type is %s, wanted a number from 0, or \"inf\"", name,
       tostring(o.norm_type))
   end
-  local norm = joint_norm(tensors, p, of_grads)
+  local norm = of_grads and norm_over_ranks(tensors, p) or joint_norm(tensors, p)
   if o.error_if_nonfinite then
     local v = norm:item()
     if v ~= v or v == math.huge then
@@ -138,7 +171,8 @@ local bind_clip = options.signature("clip_grad_norm_",
 --- is no gradient). Options as get_total_norm's; foreach is
 --- accepted and means nothing here: lists are always worked on in one call. With a
 --- GradScaler: after unscale_(). Does not wait for the device, unless
---- error_if_nonfinite; that leaves the gradients as they were.
+--- error_if_nonfinite; that leaves the gradients as they were. Parameters that are divided
+--- among ranks (nn.parallel.ColumnParallelLinear) count with the parts of all of them.
 function utils.clip_grad_norm_(...)
   local o = bind_clip(...)
   check_limit("clip_grad_norm_", "max_norm", o.max_norm)

@@ -907,6 +907,15 @@ return {
     model(dm.ones(2, 4)):sum():backward() -- the mean over all processes
     model.module.bias.grad:item()  --> 2.0
     dm.distributed.destroy_process_group()]],
+  ["nn.parallel.ColumnParallelLinear"] = [[
+    dm.distributed.init_process_group()
+    local model = nn.Sequential{
+      nn.parallel.ColumnParallelLinear(4, 6, {gather_output = false}), -- each rank some of the 6
+      nn.ReLU(),
+      nn.parallel.RowParallelLinear(6, 2, {input_is_parallel = true})} -- the sum over the ranks
+    model(dm.ones(3, 4)).shape  --> {3, 2}
+    model:state_dict()["0.weight"].shape  --> {6, 4}
+    dm.distributed.destroy_process_group()]],
   ["nn.parallel.DistributedDataParallel"] = [[
     dm.distributed.init_process_group()
     local model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1), {broadcast_buffers = false})
@@ -919,6 +928,18 @@ return {
       mean:backward()
       return mean
     end, dm.ones(2, 4))
+    dm.distributed.destroy_process_group()]],
+  ["nn.parallel.RowParallelLinear"] = [[
+    dm.distributed.init_process_group()
+    local layer = nn.parallel.RowParallelLinear(6, 2) -- takes the whole input, and divides it
+    layer:load_state_dict(nn.Linear(6, 2):state_dict()) -- a checkpoint of the plain layer
+    layer(dm.ones(3, 6)).shape  --> {3, 2}
+    dm.distributed.destroy_process_group()]],
+  ["nn.parallel.VocabParallelEmbedding"] = [[
+    dm.distributed.init_process_group()
+    local rows = nn.parallel.VocabParallelEmbedding(10, 4, {padding_idx = 1})
+    rows(dm.tensor{1, 10})[1]  --> {0, 0, 0, 0}
+    rows:state_dict().weight.shape  --> {10, 4}
     dm.distributed.destroy_process_group()]],
   ["nn.utils"] = [[
     local net = nn.Linear(4, 2)
