@@ -136,6 +136,14 @@ local function bare(model)
   return model.class == "DistributedDataParallel" and model.module or model
 end
 
+-- Whether the model is one that the ranks train together.
+local function is_joint(model) return bare(model) ~= model or model.class == "LocalSGD" end
+
+-- Tells a LocalSGD of a step, or of an epoch's end: -> whether all ranks have the same parameters.
+local function average(model, is_end)
+  return model.class ~= "LocalSGD" or model:average_parameters{now = is_end}
+end
+
 -- Makes the model one of so many shards; or takes their number from one that has them.
 local function prepare_shards(self)
   local model = self.model
@@ -281,7 +289,9 @@ end
 
 -- Whether the job is to end before it is done: a cluster has asked one of the ranks to, and the
 -- last step has told it to all of them.
-local function is_stopped(self) return self.listens and stop.is_asked "fit" end
+local function is_stopped(self)
+  return self.listens and self.is_common and stop.is_asked "fit"
+end
 
 -- Saves amid an epoch, on all ranks at the same step, and says so.
 local function save_stopped(self)
@@ -355,6 +365,7 @@ local function train_batch(self, values, group, x, y, ...)
   if self.log then self.log:batch(#x) end
   if stepped then
     self.steps = self.steps + 1
+    self.is_common = average(self.model, false)
     if self.ema then self.ema:update_parameters(self.model) end
     if self.log then self.log:step(self, loss) end
     if self.schedule and self.schedule_every == "step" and is_done(self) then
@@ -605,6 +616,7 @@ local function one_epoch(self, o)
     self.epoch = self.epoch - 1
     return false
   end
+  average(self.model, true)
   local steps, skipped = steps_of_epoch(self)
   if n_batches > 0 then warn_of_nothing(self, values, steps, skipped) end
   values.epoch, values.lr = self.epoch, self.optimizer.param_groups[1].lr
@@ -665,7 +677,7 @@ end
 -- Says what several ranks would do that nobody means.
 local function warn_of_ranks(self, loader)
   if n_ranks() == 1 or not is_first() or self.shards then return end
-  if bare(self.model) == self.model then
+  if not is_joint(self.model) then
     caller.warn("Trainer: %d ranks train a model each; hint: nn.parallel.DistributedDataParallel",
       n_ranks())
   elseif not loader.sampler and not loader.batch_sampler then
@@ -695,7 +707,7 @@ function Trainer:fit(...)
   end
   -- ranks that train a model each do not make the same steps
   self.listens = self.checkpoint and dist.is_initialized()
-    and (n_ranks() == 1 or bare(self.model) ~= self.model)
+    and (n_ranks() == 1 or is_joint(self.model))
   local _ <close> = self.listens and stop.listen() or nil
   self.stopped = false
   call_back(self, "on_fit_begin")

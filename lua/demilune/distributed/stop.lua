@@ -16,11 +16,17 @@ function stop.listen()
   return setmetatable({}, LISTENS)
 end
 
+local is_direct = false
+
+-- From now on the ranks ask one another, as not every step has a backward pass that carries the
+-- answer.
+function stop.ask_directly() is_direct = true end
+
 -- What all ranks know at this step: whether one of them was asked to stop.
 function stop.is_asked(name)
   local signal, is_agreed, is_carried = core._dist_stop()
   if #world.group(name).ranks == 1 then return signal ~= nil end
-  if is_carried then return is_agreed end
+  if is_carried and not is_direct then return is_agreed end
   local one = core.tensor({signal and 1 or 0}, {dtype = "uint8", device = "cpu"})
   return collectives.all_reduce(one, "max"):item() > 0
 end

@@ -76,15 +76,15 @@ end
 -- Parameter -> the DistributedDataParallel to which it belongs.
 local owner = setmetatable({}, {__mode = "kv"})
 
--- The parameters that are trained, and their names.
-local function trained(module)
+-- The parameters that are trained, and their names. class: the first word of a message.
+local function trained(class, module)
   local list, names = {}, {}
   for name, p in module:named_parameters() do
     if p.requires_grad then list[#list + 1], names[#names + 1] = p, name end
   end
   if #list == 0 then
     caller.raise("%s: no parameter of this %s requires a gradient; hint: the module itself will "
-      .. "do", NAME, module.class)
+      .. "do", class, module.class)
   end
   local function find_taken()
     for i, p in ipairs(list) do
@@ -94,7 +94,7 @@ local function trained(module)
   if find_taken() then collectgarbage() end -- one that nobody holds any more
   local taken = find_taken()
   if taken then
-    caller.raise("%s: parameter '%s' belongs to another %s already", NAME, taken, NAME)
+    caller.raise("%s: parameter '%s' belongs to another %s already", class, taken, NAME)
   end
   return list, names
 end
@@ -222,16 +222,17 @@ end
 ---```
 function DDP:init(...)
   local o = bind(...)
-  local group = world.group(NAME, o.process_group)
-  local params, names = trained(o.module)
+  local class = self.class
+  local group = world.group(class, o.process_group)
+  local params, names = trained(class, o.module)
   local first, others = bytes_of(o.bucket_cap_mb, params)
   if o.shards then shards.check(NAME, o.shards, #group.ranks) end
   check_alike(NAME, "shards", {{"shards", o.shards and ("%d"):format(o.shards) or "none"}}, group)
-  check_alike(NAME, "modules", described(o.module), group)
+  check_alike(class, "modules", described(o.module), group)
   local tensors = o.module:parameters()
   table.move(o.module:buffers(), 1, #o.module:buffers(), #tensors + 1, tensors)
   broadcast_all(tensors, group)
-  if o.shards then prepare_shards(group) else part_generators(group.index_of[world.rank(NAME)]) end
+  if o.shards then prepare_shards(group) else part_generators(group.index_of[world.rank(class)]) end
   self.module = o.module
   local private = {_group = group, _params = params, _names = names, _every = o.check_every,
     _broadcasts = o.broadcast_buffers and not o.shards, _syncs = true, _join = false,
@@ -468,6 +469,7 @@ caller.with_colon(DDP, "ddp", "no_sync join register_comm_hook each_shard")
 
 return late.extend(parallel, {
   ColumnParallelLinear = "demilune.nn.tensor_parallel",
+  LocalSGD = "demilune.nn.local_sgd",
   RowParallelLinear = "demilune.nn.tensor_parallel",
   VocabParallelEmbedding = "demilune.nn.tensor_parallel",
 }, {})

@@ -941,6 +941,21 @@ return {
     rows(dm.tensor{1, 10})[1]  --> {0, 0, 0, 0}
     rows:state_dict().weight.shape  --> {10, 4}
     dm.distributed.destroy_process_group()]],
+  ["nn.parallel.LocalSGD"] = [[
+    dm.distributed.init_process_group()
+    local net = nn.Linear(4, 1)
+    local model = nn.parallel.LocalSGD(net, {every = 2, outer = optim.SGD(net:parameters(),
+      {lr = 0.7, momentum = 0.9, nesterov = true})})     -- DiLoCo; without outer the mean alone
+    local optimizer = optim.SGD(model:parameters(), {lr = 0.1})
+    for step = 1, 3 do
+      optimizer:zero_grad()
+      model(dm.ones(2, 4)):sum():backward()              -- of this process alone
+      optimizer:step()
+      model:average_parameters()                         -- over all processes after step 2
+    end
+    model:state_dict().since  --> 1
+    model:average_parameters{now = true}  --> true
+    dm.distributed.destroy_process_group()]],
   ["nn.utils"] = [[
     local net = nn.Linear(4, 2)
     net(dm.rand(8, 4)):sum():backward()
