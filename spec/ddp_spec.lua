@@ -7,14 +7,7 @@ local run_checks = require "spec.distributed.parallel"
 local nn, optim, data, dist = dm.nn, dm.optim, dm.data, dm.distributed
 local DDP = nn.parallel.DistributedDataParallel
 
--- A test that takes mpirun.
-local function with_mpirun(title, f)
-  if launch.missing then
-    pending(title .. ": " .. launch.missing)
-  else
-    it(title, f)
-  end
-end
+local with_mpirun = launch.tests(it, pending)
 
 local NAME = "DistributedDataParallel: "
 

@@ -4,14 +4,7 @@
 local launch = require "spec.distributed.launch"
 local run, ranks, count, told = launch.run, launch.ranks, launch.count, launch.told
 
--- A test that takes mpirun.
-local function with_mpirun(title, f)
-  if launch.missing then
-    pending(title .. ": " .. launch.missing)
-  else
-    it(title, f)
-  end
-end
+local with_mpirun = launch.tests(it, pending, "#slow")
 
 -- The seconds that the ranks' lines tell; the slowest.
 local function slowest(text)

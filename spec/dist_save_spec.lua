@@ -12,14 +12,7 @@ local path = folder.path
 setup(folder.make)
 teardown(folder.remove)
 
--- A test that takes mpirun.
-local function with_mpirun(title, f)
-  if launch.missing then
-    pending(title .. ": " .. launch.missing)
-  else
-    it(title, f)
-  end
-end
+local with_mpirun = launch.tests(it, pending, "#slow")
 
 -- Runs a part of the program on n ranks, all of which end well.
 local function ranks(n, what, variables)
@@ -166,9 +159,7 @@ local function kill(times)
 end
 
 describe("kill -9 of a rank while all save", function()
-  with_mpirun("leaves the old file or the new one", function() kill(5) end)
-end)
-
-describe("kill -9 of a rank while all save #slow", function()
-  with_mpirun("leaves the old file or the new one, 200 times", function() kill(200) end)
+  with_mpirun("leaves the old file or the new one", function()
+    kill(tonumber(os.getenv "DEMILUNE_KILLS") or 5)
+  end)
 end)

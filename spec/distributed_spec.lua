@@ -8,14 +8,7 @@ local run_checks = require "spec.distributed.collectives"
 local paths, run, ranks, count, told = launch.paths, launch.run, launch.ranks, launch.count,
   launch.told
 
--- A test that takes mpirun.
-local function with_mpirun(title, f)
-  if launch.missing then
-    pending(title .. ": " .. launch.missing)
-  else
-    it(title, f)
-  end
-end
+local with_mpirun = launch.tests(it, pending)
 
 describe("a world of one rank", function()
   after_each(function()

@@ -7,6 +7,8 @@ local run_checks = require "spec.distributed.local_sgd"
 local nn, optim, dist = dm.nn, dm.optim, dm.distributed
 local LocalSGD = nn.parallel.LocalSGD
 
+local with_mpirun = launch.tests(it, pending)
+
 describe("LocalSGD in a world of one rank", function()
   before_each(function() dist.init_process_group() end)
   after_each(function()
@@ -166,13 +168,7 @@ describe("LocalSGD in a world of one rank", function()
 end)
 
 describe("LocalSGD on several ranks", function()
-  local title = "trains as a loop that keeps all models in one process"
-  if launch.missing then
-    pending(title .. ": " .. launch.missing)
-    return
-  end
-
-  it(title, function()
+  with_mpirun("trains as a loop that keeps all models in one process", function()
     for n = 2, 3 do
       local text, code = launch.ranks(n, "local_sgd")
       assert.equal(n, launch.count(text, "rank %d of " .. n .. ": %d%d%d checks"), text)

@@ -5,6 +5,8 @@ local here = require "spec.device"
 local launch = require "spec.distributed.launch"
 local nn, dist = dm.nn, dm.distributed
 
+local with_mpirun = launch.tests(it, pending)
+
 local Twice = nn.Module:extend "Twice"
 function Twice:forward(x) return self.layers(x) end
 
@@ -92,14 +94,10 @@ end)
 describe("SyncBatchNorm on several ranks", function()
   for n = 2, 3 do
     local title = ("does what BatchNorm does with the whole batch, on %d"):format(n)
-    if launch.missing then
-      pending(title .. ": " .. launch.missing)
-    else
-      it(title, function()
-        local text, code = launch.ranks(n, "sync_norm", here.type)
-        assert.equal(n, launch.count(text, ("rank %%d of %d: SyncBatchNorm\n"):format(n)), text)
-        assert.equal(0, code)
-      end)
-    end
+    with_mpirun(title, function()
+      local text, code = launch.ranks(n, "sync_norm", here.type)
+      assert.equal(n, launch.count(text, ("rank %%d of %d: SyncBatchNorm\n"):format(n)), text)
+      assert.equal(0, code)
+    end)
   end
 end)

@@ -6,6 +6,8 @@ local launch = require "spec.distributed.launch"
 local nn, dist = dm.nn, dm.distributed
 local parallel = nn.parallel
 
+local with_mpirun = launch.tests(it, pending)
+
 -- The classes, with the plain ones, arguments and an input.
 local CASES = {
   {parallel.ColumnParallelLinear, nn.Linear, {6, 4}, function() return dm.randn(3, 6) end},
@@ -79,16 +81,12 @@ describe("layers divided among the ranks", function()
   for n = 2, 4 do
     local title = n == 4 and "train a GPT on a grid of 2 x 2 as one process does"
       or ("compute what the plain ones do, on %d"):format(n)
-    if launch.missing then
-      pending(title .. ": " .. launch.missing)
-    else
-      it(title, function()
-        local path = os.tmpname()
-        finally(function() os.remove(path) end)
-        local text, code = launch.ranks(n, "tensor", path)
-        assert.equal(n, launch.count(text, ("rank %%d of %d: divided layers\n"):format(n)), text)
-        assert.equal(0, code)
-      end)
-    end
+    with_mpirun(title, function()
+      local path = os.tmpname()
+      finally(function() os.remove(path) end)
+      local text, code = launch.ranks(n, "tensor", path)
+      assert.equal(n, launch.count(text, ("rank %%d of %d: divided layers\n"):format(n)), text)
+      assert.equal(0, code)
+    end)
   end
 end)

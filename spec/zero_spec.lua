@@ -7,14 +7,7 @@ local run_checks = require "spec.distributed.zero"
 local nn, optim, dist = dm.nn, dm.optim, dm.distributed
 local Zero = optim.ZeroRedundancyOptimizer
 
--- A test that takes mpirun.
-local function with_mpirun(title, f)
-  if launch.missing then
-    pending(title .. ": " .. launch.missing)
-  else
-    it(title, f)
-  end
-end
+local with_mpirun = launch.tests(it, pending, "#slow")
 
 local NAME = "ZeroRedundancyOptimizer: "
 

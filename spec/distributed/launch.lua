@@ -23,6 +23,19 @@ end
 -- The reason why no program can run on several ranks; or nil.
 launch.missing = why_no_ranks()
 
+-- A function that defines a test which starts ranks: pending, with the reason, where none can be.
+-- it, pending: busted's. tags: further ones than `#ranks`, by which scripts/test leaves tests out.
+function launch.tests(it, pending, tags)
+  tags = " #ranks" .. (tags and " " .. tags or "")
+  return function(title, f)
+    if launch.missing then
+      pending(title .. tags .. ": " .. launch.missing)
+    else
+      it(title .. tags, f)
+    end
+  end
+end
+
 -- Lua's paths for a program in another process.
 function launch.paths()
   return ("LUA_PATH='./?.lua;%s' LUA_CPATH='%s'"):format(package.path, package.cpath)
