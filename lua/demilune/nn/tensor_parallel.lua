@@ -31,7 +31,7 @@ end
 -- The parts of all ranks, one after the other along a dim.
 local function whole_of(t, dim, group) return core.cat(collectives.all_gather(t, group), dim) end
 
--- ---- what crosses the ranks, with its gradient ----
+-- ---- functions that send, with their gradients ----
 
 local add_up, hand_out, bring_together, divide
 
