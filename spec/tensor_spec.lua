@@ -116,6 +116,13 @@ describe("a tensor", function()
     assert.equal(6, x:numel())
   end)
 
+  it("gives NaN to Lua without a sign, which would print as -nan", function()
+    for _, nan in ipairs{0 / 0, -(0 / 0)} do
+      local v = dm.tensor({nan}, "float64")
+      assert.equal("nan nan", ("%s %s"):format(v:item(), v:totable()[1]))
+    end
+  end)
+
   it("prints values, dtype, shape and device", function()
     local kind = ("[int64 tensor {2, 3} %s]"):format(x.device)
     assert.truthy(tostring(x):find(kind, 1, true))

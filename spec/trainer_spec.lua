@@ -218,6 +218,22 @@ describe("Trainer", function()
     assert.matches("epoch 1: 4 of 4 steps were skipped; hint", texts[1])
   end)
 
+  it("says that no epoch was the best, and writes none of them", function()
+    local best = os.tmpname()
+    os.remove(best)
+    finally(function() os.remove(best) end)
+    local trainer, run, model = begun{best = best, amp = "float16"}
+    model[1].weight.data:fill_(0 / 0)
+    local texts = warnings(function() trainer:fit(run) end)
+    assert.equal(2, #texts)
+    assert.matches("^spec/trainer_spec.lua:%d+: warning: Trainer: best = '.*' was not written: "
+      .. "valid_loss was nan in each epoch$", texts[2])
+    assert.is_nil(io.open(best))
+    trainer, run = begun{best = best}
+    assert.same({}, warnings(function() trainer:fit(run) end))
+    assert.is_truthy(dm.load(best))
+  end)
+
   it("transforms training batches, not those it evaluates; metrics get the loader's labels",
     function()
       local calls = 0

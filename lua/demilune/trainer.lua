@@ -553,9 +553,14 @@ end
 
 -- ---- the loop ----
 
+-- The name of the value by which epochs are compared.
+local function monitored(self, values)
+  return self.monitor or values.valid_loss and "valid_loss" or "train_loss"
+end
+
 -- Compares the epoch with the best one, which is saved: -> whether to go on.
 local function check_improvement(self, values)
-  local name = self.monitor or values.valid_loss and "valid_loss" or "train_loss"
+  local name = monitored(self, values)
   local value, best = values[name], self.best_value
   if value == nil then
     caller.raise("Trainer: monitor is '%s', which no epoch has", name)
@@ -581,6 +586,13 @@ local function warn_of_nothing(self, values, steps, skipped)
     or "the loss is nan" .. (skipped > 0 and ", and " .. counts or "")
   caller.warn("Trainer: epoch %d: %s; hint: dm.amp.report() names the op, and "
     .. "dm.help \"guide nan\" the causes", self.epoch, what)
+end
+
+-- Says that no epoch was the best one, whose values were all NaN; `best` is not there then.
+local function warn_of_no_best(self)
+  if not self.best or self.best_value or not is_first() then return end
+  caller.warn("Trainer: best = '%s' was not written: %s was nan in each epoch", self.best,
+    monitored(self, self.history[self.epoch]))
 end
 
 -- The line of an epoch.
@@ -712,7 +724,9 @@ function Trainer:fit(...)
   self.stopped = false
   call_back(self, "on_fit_begin")
   self.optimizer:zero_grad()
+  local from = self.epoch
   while self.epoch < o.epochs and one_epoch(self, o) do end
+  if self.epoch > from then warn_of_no_best(self) end
   call_back(self, "on_fit_end")
   return self.history
 end

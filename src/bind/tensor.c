@@ -23,7 +23,7 @@ static void push_element(lua_State *L, dm_DType t, const void *p) {
   } else if (dm_is_float(t)) {
     double v;
     dm_load_f64(t, p, 1, 1, &v);
-    lua_pushnumber(L, v);
+    lua_pushnumber(L, isnan(v) ? (double)NAN : v); /* Lua prints one with a sign as -nan */
   } else {
     int64_t v;
     dm_load_i64(t, p, 1, 1, &v);
