@@ -855,13 +855,88 @@ static void check_accuracy(const dm_Loops *l) {
     double bound;
   } functions[] = {{DM_OP_exp, exp, 1.5},   {DM_OP_exp2, exp2, 1.5}, {DM_OP_expm1, expm1, 2},
                    {DM_OP_log, log, 1.5},   {DM_OP_log2, log2, 2},   {DM_OP_log10, log10, 2},
-                   {DM_OP_log1p, log1p, 2}, {DM_OP_tanh, tanh, 2},   {DM_OP_erf, erf, 2}};
+                   {DM_OP_log1p, log1p, 2}, {DM_OP_tanh, tanh, 2},   {DM_OP_erf, erf, 2},
+                   {DM_OP_erfc, erfc, 5},   {DM_OP_sinh, sinh, 2},   {DM_OP_cosh, cosh, 2},
+                   {DM_OP_sin, sin, 2},     {DM_OP_cos, cos, 2},     {DM_OP_tan, tan, 3},
+                   {DM_OP_asin, asin, 3},   {DM_OP_acos, acos, 3},   {DM_OP_atan, atan, 3}};
   for (int i = 0; i < DM_COUNT(functions); i++) {
     const double worst = worst_ulps(l->unary[functions[i].op].f32, functions[i].exact);
     char what[80];
     snprintf(what, sizeof what, "%s within %g ulp: %.2f", dm_ops[functions[i].op].name,
              functions[i].bound, worst);
     check(worst <= functions[i].bound, what);
+  }
+}
+
+/* erfinv against erf: the error of y in ulps is that of erf(y) divided by the slope. */
+static void check_erfinv(const dm_Loops *l) {
+  enum { N = 4001 };
+  const double none[2] = {0};
+  static float x[N], y[N];
+  const float *const in[1] = {x};
+  for (int i = 0; i < N; i++) /* also close to the ends */
+    x[i] = i % 2 ? (float)(i - N / 2) / (N / 2 + 1) : 1 - ldexpf(1, -1 - i % 24);
+  l->unary[DM_OP_erfinv].f32(in, y, N, none);
+  double worst = 0;
+  for (int i = 0; i < N; i++) {
+    const double v = (double)y[i], slope = 1.1283791670955126 * exp(-v * v);
+    const double want = v - (erf(v) - (double)x[i]) / slope;
+    worst = fmax(worst, ulps(y[i], want));
+  }
+  char what[80];
+  snprintf(what, sizeof what, "erfinv within 3 ulp: %.2f", worst);
+  check(worst <= 3, what);
+}
+
+static float exact_fmod(float a, float b) { return (float)fmod((double)a, (double)b); }
+static float exact_modulo(float a, float b) {
+  const double r = fmod((double)a, (double)b);
+  return (float)(r != 0 && (r < 0) != (b < 0) ? r + (double)b : r);
+}
+static float exact_hypot(float a, float b) { return (float)hypot((double)a, (double)b); }
+static float exact_atan2(float a, float b) { return (float)atan2((double)a, (double)b); }
+
+/* Pairs of floats, also those of which base/pair.inc says that a block of near ones becomes
+   vectors: a large ratio, 0, infinity and NaN are in some blocks only. */
+static void check_pair_ops(const dm_Loops *l) {
+  enum { N = 64, BLOCKS = 4000 };
+  static const float odd[] = {0, -0.0f, INFINITY, -INFINITY, NAN, 1, -3, 1e-40f, 3e38f, 7e-39f};
+  static const struct {
+    int op;
+    float (*exact)(float, float);
+    double bound;
+  } functions[] = {{DM_OP_fmod, exact_fmod, 0},
+                   {DM_OP_remainder, exact_modulo, 1},
+                   {DM_OP_hypot, exact_hypot, 1},
+                   {DM_OP_atan2, exact_atan2, 3}};
+  const double none[2] = {0};
+  float a[N], b[N], y[N];
+  const float *const in[2] = {a, b};
+  for (int f = 0; f < DM_COUNT(functions); f++) {
+    double worst = 0;
+    for (int block = 0; block < BLOCKS; block++) {
+      for (int i = 0; i < N; i++) {
+        a[i] = ldexpf((float)uniform(), (int)(20 * uniform()));
+        b[i] = ldexpf((float)uniform(), (int)(8 * uniform()));
+        if (i % 3 == 0) a[i] = b[i] * (float)(i / 3); /* whole quotients */
+        if (block % 8 == 0 && i % 5 == 0) a[i] = odd[(block / 8 + i) % DM_COUNT(odd)];
+        if (block % 8 == 0 && i % 7 == 0) b[i] = odd[(block / 80 + i) % DM_COUNT(odd)];
+      }
+      l->pair[functions[f].op].f32(in, y, N, none);
+      for (int i = 0; i < N; i++) {
+        const float want = functions[f].exact(a[i], b[i]);
+        worst = fmax(worst, ulps(y[i], (double)want));
+        if (want == 0 && signbit(want) != signbit(y[i])) worst = INFINITY;
+      }
+    }
+    char what[80];
+    snprintf(what, sizeof what, "%s within %g ulp: %.2f",
+             f == 0   ? "fmod"
+             : f == 1 ? "remainder"
+             : f == 2 ? "hypot"
+                      : "atan2",
+             functions[f].bound, worst);
+    check(worst <= functions[f].bound, what);
   }
 }
 
@@ -930,11 +1005,11 @@ static void check_formulas(const dm_Loops *a, const dm_Loops *b) {
     }
   for (int i = 0; i < DM_N_PAIR; i++) {
     const char *name = i < DM_N_OP ? dm_ops[i].name : "a pair's second form";
-    const bool has_log = i == DM_OP_logaddexp || i == DM_OP_logaddexp2 || i == DM_OP_xlogy ||
-                         i == DM_OP_special_xlog1py || i == DM_OP_log_loss;
+    const bool may_fuse = i == DM_OP_logaddexp || i == DM_OP_logaddexp2 || i == DM_OP_xlogy ||
+                          i == DM_OP_special_xlog1py || i == DM_OP_log_loss || i == DM_OP_atan2;
     snprintf(what, sizeof what, "%s, plain and wide", name);
     if (a->pair[i].f32)
-      check(alike(a->pair[i].f32, b->pair[i].f32, has_log ? close_by : same_bits, 0.5), what);
+      check(alike(a->pair[i].f32, b->pair[i].f32, may_fuse ? close_by : same_bits, 0.5), what);
   }
   for (int i = 0; i < DM_N_TRIPLE; i++)
     check(alike(a->triple[i].f32, b->triple[i].f32, same_bits, 0.5), "triple, plain and wide");
@@ -973,12 +1048,16 @@ static void check_draws(const dm_Loops *a, const dm_Loops *b) {
 
 static void check_wide_loops(const dm_Loops *wide) {
   check_accuracy(wide);
+  check_erfinv(wide);
+  check_pair_ops(wide);
   check_formulas(&dm_loops_plain, wide);
   check_draws(&dm_loops_plain, wide);
 }
 
 static void check_loops(void) {
   check_accuracy(&dm_loops_plain);
+  check_erfinv(&dm_loops_plain);
+  check_pair_ops(&dm_loops_plain);
   if (dm_cpu_variant() >= DM_AVX2 && dm_loops_avx2()) check_wide_loops(dm_loops_avx2());
   if (dm_cpu_variant() >= DM_AVX512 && dm_loops_avx512()) check_wide_loops(dm_loops_avx512());
 }

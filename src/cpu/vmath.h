@@ -1,13 +1,14 @@
-/* exp, exp2, expm1, log, log2, log10, log1p, tanh and erf in float32, for vector units.
+/* exp, exp2, expm1, log, log2, log10, log1p, tanh, sinh, cosh, erf, erfc, erfinv, hypot and
+   fmod in float32, for vector units. vtrig.h has the functions of angles.
 
    Each function is straight-line arithmetic without calls, tables or branches, so that a
    compiler makes vector code of a loop around it: both sides of a choice are computed, and one
    is selected. Each reduces its argument to a small interval and evaluates a minimax polynomial
-   there (coefficients of Cephes' expf and logf, S. Moshier 1989; those of tanh and erf were
-   fitted here to the relative error).
+   there (coefficients of Cephes' expf and logf, S. Moshier 1989; those of tanh, erf, erfc and
+   erfinv were fitted here to the relative error).
 
    Error bounds over all of float32, with and without fused multiply-adds, which
-   spec/cpu_check.c checks: exp, exp2 and log 1.5 ulp, the others 2 ulp. The fused forms
+   spec/cpu_check.c checks: exp, exp2 and log 1.5 ulp, erfc 5 ulp, the others 2 ulp. The fused forms
    differ from the others in the last bit, so a processor without FMA may give other bits; the
    width of the vectors makes no difference. */
 #ifndef DM_VMATH_H
@@ -197,6 +198,89 @@ DM_VMATH float dm_erf_f32(float x) {
   const float near = DM_MULADD(x, p, x);
   const float far = copysignf(DM_MULADD(-q, q, 1.0f), x);
   return a < 1.13f ? near : far;
+}
+
+/* exp(-x^2) P(u) / (1 + 2 x) with u = (x - 2) / (x + 2), for x >= 0; 2 minus that below. x^2 is
+   split, as its rounding error counts in the exponential. */
+DM_VMATH float dm_erfc_f32(float x) {
+  const float a = fabsf(x) < 11.0f ? fabsf(x) : 11.0f, u = (a - 2.0f) / (a + 2.0f);
+  const double square = (double)a * (double)a;
+  const float high = (float)square, low = (float)(square - (double)high);
+  float p = -3.994496e-4f;
+  p = DM_MULADD(p, u, -1.2280024e-3f);
+  p = DM_MULADD(p, u, 1.3133099e-3f);
+  p = DM_MULADD(p, u, 8.630098e-3f);
+  p = DM_MULADD(p, u, -8.060143e-3f);
+  p = DM_MULADD(p, u, -5.4203883e-2f);
+  p = DM_MULADD(p, u, 1.6405542e-1f);
+  p = DM_MULADD(p, u, -1.6603146e-1f);
+  p = DM_MULADD(p, u, -9.276398e-2f);
+  p = DM_MULADD(p, u, 1.2769784f);
+  p = p / DM_MULADD(2.0f, a, 1.0f);
+  const float y = dm_exp_f32(-high) * DM_MULADD(-low, p, p);
+  return x != x ? x : x < 0.0f ? 2.0f - y : y;
+}
+
+/* x P(w) with w = -log(1 - x^2), and x Q(sqrt(w)) near 1 (the form of Giles 2011). */
+DM_VMATH float dm_erfinv_f32(float x) {
+  const float w = -dm_log_f32((1.0f - x) * (1.0f + x)), v = w - 3.0f, s = sqrtf(w) - 3.0f;
+  float p = -7.38284589e-9f, q = -7.49255705e-5f;
+  p = DM_MULADD(p, v, -9.22676247e-9f);
+  p = DM_MULADD(p, v, 4.75597261e-7f);
+  p = DM_MULADD(p, v, -1.82166775e-6f);
+  p = DM_MULADD(p, v, -1.2837073e-5f);
+  p = DM_MULADD(p, v, 1.9522052e-4f);
+  p = DM_MULADD(p, v, -8.35970626e-4f);
+  p = DM_MULADD(p, v, -5.73825883e-3f);
+  p = DM_MULADD(p, v, 2.41630301e-1f);
+  p = DM_MULADD(p, v, 1.62354207f);
+  q = DM_MULADD(q, s, -5.89491247e-5f);
+  q = DM_MULADD(q, s, 1.26955064e-3f);
+  q = DM_MULADD(q, s, -3.54283815e-3f);
+  q = DM_MULADD(q, s, 5.75296627e-3f);
+  q = DM_MULADD(q, s, -7.65307527e-3f);
+  q = DM_MULADD(q, s, 9.4381813e-3f);
+  q = DM_MULADD(q, s, 1.00167584f);
+  q = DM_MULADD(q, s, 2.83297682f);
+  const float y = x * (w < 5.5f ? p : q);
+  return fabsf(x) == 1.0f ? x * INFINITY : y; /* NaN beyond 1, by the logarithm */
+}
+
+/* e^x / 2, which is finite a little longer than e^x. */
+DM_VMATH float dm_half_exp(float x) {
+  x = x > 90.0f ? 90.0f : x;
+  float t;
+  const float r = dm_exp_rest(x, &t);
+  return dm_scale_f32(dm_expm1_near_0(r) + 1.0f, dm_rounded(t) - 1);
+}
+/* Below 1 sinh is a polynomial (Cephes' sinhf). */
+DM_VMATH float dm_sinh_f32(float x) {
+  const float a = fabsf(x), s = x * x, half = dm_half_exp(a);
+  float p = 2.03721912945e-4f;
+  p = DM_MULADD(p, s, 8.33028376239e-3f);
+  p = DM_MULADD(p, s, 1.66667160211e-1f);
+  const float near = DM_MULADD(p * s, x, x);
+  const float y = a < 1.0f ? near : copysignf(half - 0.25f / half, x);
+  return x != x ? x : y;
+}
+DM_VMATH float dm_cosh_f32(float x) {
+  const float half = dm_half_exp(fabsf(x));
+  return x != x ? x : half + 0.25f / half;
+}
+
+/* sqrt(x^2 + y^2), whose squares float64 holds exactly; infinite where one of them is. */
+DM_VMATH float dm_hypot_f32(float x, float y) {
+  const double a = (double)x, b = (double)y;
+  const float z = (float)sqrt(a * a + b * b);
+  return fabsf(x) == INFINITY || fabsf(y) == INFINITY ? INFINITY : z;
+}
+
+/* The remainder of a / b with the sign of a. Its quotient has at most 28 bits (DM_NEAR_RATIO),
+   so that its product with b is exact in float64; it may be one too large. */
+#define DM_NEAR_RATIO 2.68435456e8
+DM_VMATH float dm_fmod_near(float a, float b) {
+  const double x = fabs((double)a), y = fabs((double)b), q = trunc(x / y), r = x - q * y;
+  return copysignf((float)(r < 0 ? r + y : r), a);
 }
 
 #endif
