@@ -1,5 +1,5 @@
-/* Three ways to copy: contiguous bytes, a transpose in squares, or runs of the strided
-   iterator. See copy.h. */
+/* Four ways to copy: contiguous bytes, a transpose in squares, runs of the strided iterator, or
+   columns where its runs would be short. See copy.h. */
 #include "core/copy.h"
 
 #include "core/iter.h"
@@ -95,7 +95,9 @@ static bool try_transpose(dm_Tensor *out, dm_Tensor *in) {
 
 /* ---- any strides ---- */
 
-/* An element is moved as an unsigned integer of its size: no conversion, no rounding. */
+/* An element is moved as an unsigned integer of its size: no conversion, no rounding. Loops
+   whose steps the compiler knows become vectors: dense ones, reversed ones and a single
+   element. */
 #define DEFINE_RUN(BITS)                                                                  \
   static void run_##BITS(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) { \
     typedef uint##BITS##_t Item;                                                          \
@@ -103,11 +105,16 @@ static bool try_transpose(dm_Tensor *out, dm_Tensor *in) {
     const Item *from = (const Item *)(const void *)ptr[1];                                \
     const int64_t to_step = stride[0], from_step = stride[1];                             \
     DM_UNUSED(ctx);                                                                       \
-    if (to_step == 1 && from_step == 1) memcpy(to, from, (size_t)n * sizeof(Item));       \
-    else if (to_step == 1)                                                                \
-      for (int64_t i = 0; i < n; i++) to[i] = from[i * from_step];                        \
-    else                                                                                  \
+    if (to_step == 1 && from_step == 1) {                                                 \
+      memcpy(to, from, (size_t)n * sizeof(Item));                                         \
+    } else if (to_step == 1 && from_step == -1) {                                         \
+      for (int64_t i = 0; i < n; i++) to[i] = from[-i];                                   \
+    } else if (to_step == 1 && from_step == 0) {                                          \
+      const Item one = *from;                                                             \
+      for (int64_t i = 0; i < n; i++) to[i] = one;                                        \
+    } else {                                                                              \
       for (int64_t i = 0; i < n; i++) to[i * to_step] = from[i * from_step];              \
+    }                                                                                     \
   }
 DEFINE_RUN(8)
 DEFINE_RUN(16)
@@ -115,11 +122,44 @@ DEFINE_RUN(32)
 DEFINE_RUN(64)
 #undef DEFINE_RUN
 
-static void copy_runs(void *ctx, int64_t begin, int64_t end) {
-  const dm_Iter *it = ctx;
-  const int size = it->size[0];
-  dm_RunFn *const run = size == 1 ? run_8 : size == 2 ? run_16 : size == 4 ? run_32 : run_64;
-  dm_iter_range(it, begin, end, run, NULL);
+/* Any strides: runs of the last dim, or, where that is short, of the dim before it: an element
+   of each of some rows, then the next one of these rows, while they are in cache. */
+enum { SHORT = 8, SOME_ROWS = 256 };
+typedef struct Strided {
+  dm_Iter it; /* for short runs without the last dim */
+  dm_RunFn *run;
+  int64_t columns, step[2]; /* the last dim of short runs: its size, its strides in bytes */
+} Strided;
+
+static void copy_columns(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  const Strided *s = ctx;
+  for (int64_t at = 0; at < n; at += SOME_ROWS) {
+    const int64_t rows = dm_min_i64(SOME_ROWS, n - at);
+    for (int64_t k = 0; k < s->columns; k++) {
+      char *column[2];
+      for (int i = 0; i < 2; i++)
+        column[i] = ptr[i] + at * stride[i] * s->it.size[i] + k * s->step[i];
+      s->run(NULL, column, stride, rows);
+    }
+  }
+}
+
+static void copy_strided(void *ctx, int64_t begin, int64_t end) {
+  const Strided *s = ctx;
+  dm_iter_range(&s->it, begin, end, s->columns > 1 ? copy_columns : s->run, ctx);
+}
+
+/* Takes the last dim out of the iterator where its runs would be shorter than those of the dim
+   before it. */
+static void take_short_dim(Strided *s) {
+  const int last = s->it.ndim - 1;
+  s->columns = 1;
+  if (last == 0 || s->it.shape[last] > SHORT || s->it.shape[last - 1] <= s->it.shape[last])
+    return;
+  s->columns = s->it.shape[last];
+  for (int i = 0; i < 2; i++) s->step[i] = s->it.stride[i][last] * s->it.size[i];
+  s->it.numel /= s->columns;
+  s->it.ndim = last;
 }
 
 void dm_copy_elements(dm_Tensor *out, dm_Tensor *in) {
@@ -130,9 +170,12 @@ void dm_copy_elements(dm_Tensor *out, dm_Tensor *in) {
     return;
   }
   if (try_transpose(out, in)) return;
-  dm_Iter it;
-  dm_iter_init(&it, 2, (dm_Tensor *[]){out, in});
-  dm_parallel_for(out->numel, GRAIN, copy_runs, &it);
+  Strided s;
+  const int size = dm_dtype_sizes[out->dtype];
+  s.run = size == 1 ? run_8 : size == 2 ? run_16 : size == 4 ? run_32 : run_64;
+  dm_iter_init(&s.it, 2, (dm_Tensor *[]){out, in});
+  take_short_dim(&s);
+  dm_parallel_for(s.it.numel, GRAIN / s.columns, copy_strided, &s);
 }
 
 dm_status dm_dense_new(dm_Tensor *t, dm_Tensor **out) {

@@ -69,13 +69,35 @@ PUT_ADD(f64, double)
 PUT_ADD(i64, uint64_t) /* unsigned: wraps */
 #undef PUT_ADD
 
-/* Thread body: output row i is row at[i % m] of block i / m. */
+/* Copies n rows of one element from the positions at. */
+#define TAKE(BITS)                                                                    \
+  static void take_##BITS(char *dst, const char *src, const int64_t *at, int64_t n) { \
+    uint##BITS##_t *DM_RESTRICT y = (uint##BITS##_t *)(void *)dst;                    \
+    const uint##BITS##_t *DM_RESTRICT x = (const uint##BITS##_t *)(const void *)src;  \
+    for (int64_t i = 0; i < n; i++) y[i] = x[at[i]];                                  \
+  }
+TAKE(8)
+TAKE(16)
+TAKE(32)
+TAKE(64)
+#undef TAKE
+
+/* Thread body: output row i is row at[i % m] of block i / m; rows of one block at a time. */
 static void take_rows(void *ctx, int64_t begin, int64_t end) {
   const Rows *r = ctx;
-  const int64_t bytes = r->inner * r->size;
-  for (int64_t i = begin; i < end; i++) {
-    const int64_t from = i / r->m * r->n + r->at[i % r->m];
-    put_copy(r->dst + i * bytes, r->src + from * bytes, r->inner, r->size);
+  const int64_t bytes = r->inner * r->size, single = r->inner == 1 ? r->size : 0;
+  for (int64_t i = begin, n; i < end; i += n) {
+    const int64_t *at = r->at + i % r->m;
+    const char *block = r->src + i / r->m * r->n * bytes;
+    char *to = r->dst + i * bytes;
+    n = dm_min_i64(end - i, r->m - i % r->m);
+    if (single == 1) take_8(to, block, at, n);
+    else if (single == 2) take_16(to, block, at, n);
+    else if (single == 4) take_32(to, block, at, n);
+    else if (single == 8) take_64(to, block, at, n);
+    else
+      for (int64_t k = 0; k < n; k++)
+        memcpy(to + k * bytes, block + at[k] * bytes, (size_t)bytes);
   }
 }
 

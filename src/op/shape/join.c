@@ -3,8 +3,8 @@
 
    Joining along a dim: with `outer` the product of the sizes before the dim, an
    input is `outer` rows, and each row is copied to its columns of the corresponding
-   row of the output, by memcpy when dtype and layout allow. The gradient of cat and
-   stack is a view of gy (narrow or select) for each input. */
+   row of the output, by memcpy when dtype and layout allow and a row pays for the call. The
+   gradient of cat and stack is a view of gy (narrow or select) for each input. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -14,7 +14,10 @@
 #include "op/pointwise/pointwise.h"
 #include "op/strided.h"
 
-enum { GRAIN_BYTES = 1 << 17 };
+enum {
+  GRAIN_BYTES = 1 << 17,
+  SHORT_ROW = 8 /* elements: the strided copy takes columns of more than so many rows */
+};
 
 /* The product of n sizes; 1 for none. */
 static int64_t product(const int64_t *v, int n) { return dm_numel(n, v); }
@@ -39,7 +42,8 @@ static dm_status copy_columns(dm_Tensor *out, dm_Tensor *src, int64_t outer, int
                               int64_t out_row, int64_t at) {
   if (src->numel == 0) return DM_OK;
   const int64_t size = dm_dtype_size((dm_DType)out->dtype);
-  if (src->dtype == out->dtype && dm_tensor_is_contiguous(src)) {
+  const bool rows_pay = row > SHORT_ROW || outer <= SHORT_ROW;
+  if (rows_pay && src->dtype == out->dtype && dm_tensor_is_contiguous(src)) {
     Rows r = {dm_tensor_data(src), (char *)dm_tensor_data(out) + at * size, row * size,
               out_row * size};
     dm_parallel_for(outer, dm_max_i64(1, GRAIN_BYTES / r.bytes), copy_rows, &r);

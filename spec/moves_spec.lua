@@ -1,0 +1,122 @@
+-- Ops that move elements equal their definition in Lua, element by element: sizes around the
+-- blocks and the vectors of their loops, every size of element, strides of either sign and 0.
+local dm = require "demilune"
+
+local DTYPES = {"bool", "int8", "bfloat16", "int32", "float32", "int64", "float64"}
+
+--- A tensor of this shape whose elements, in row-major order, are those of the list that
+--- comes with it: whole numbers that bfloat16 holds, or 0 and 1.
+local function numbered(shape, dtype)
+  local n = 1
+  for _, size in ipairs(shape) do n = n * size end
+  local list = {}
+  for i = 1, n do list[i] = dtype == "bool" and i * i % 3 % 2 or i * 7 % 101 end
+  return dm.tensor(list, {dtype = "int64"}):to(dtype):reshape(shape), list
+end
+
+local function same(want, y, what)
+  local got = y:to "float64":flatten():totable()
+  assert.equal(#want, #got, what)
+  for i = 1, #want do
+    if want[i] ~= got[i] then
+      error(("%s: element %d is %s, wanted %s"):format(what, i, got[i], want[i]))
+    end
+  end
+end
+
+--- The list of rows by columns elements that pick(row, column) names.
+local function listed(rows, columns, pick)
+  local list = {}
+  for i = 1, rows do
+    for j = 1, columns do list[#list + 1] = pick(i, j) end
+  end
+  return list
+end
+
+describe("copies", function()
+  -- Runs of a few elements are copied by columns of 256 rows, longer ones as they are.
+  for _, size in ipairs{{3, 8}, {9, 8}, {300, 2}, {257, 7}, {300, 8}, {300, 9}, {20, 33}} do
+    local rows, columns = size[1], size[2]
+    it(("of %d by %d elements, in each direction"):format(rows, columns), function()
+      for _, dtype in ipairs(DTYPES) do
+        local x, list = numbered(size, dtype)
+        local function at(i, j) return list[(i - 1) * columns + j] end
+        same(listed(columns, rows, function(i, j) return at(j, i) end), x:t():clone(), dtype)
+        same(listed(rows, columns, function(i, j) return at(rows + 1 - i, j) end), x:flip(1), dtype)
+        same(listed(rows, columns, function(i, j) return at(i, columns + 1 - j) end), x:flip(2),
+          dtype)
+        same(listed(rows, columns, function(i, j) return at(rows + 1 - i, columns + 1 - j) end),
+          x:flip(1, 2), dtype)
+        same(listed(rows, 2 * columns, function(i, j) return at(i, (j + 1) // 2) end),
+          x:repeat_interleave(2, 2), dtype)
+        same(listed(rows, columns - 1, function(i, j) return at(i, j + 1) end),
+          x:narrow(2, 2, columns - 1):clone(), dtype)
+        local y = dm.zeros(rows, 2 * columns, {dtype = dtype})
+        y:as_strided({rows, columns}, {2 * columns, 2}):copy_(x)
+        same(listed(rows, 2 * columns, function(i, j) return j % 2 == 1 and at(i, (j + 1) // 2) or 0
+        end), y, dtype)
+        y:as_strided({rows, columns}, {2 * columns, 2}):copy_(x:select(2, 1):unsqueeze(2))
+        same(listed(rows, 2 * columns, function(i, j) return j % 2 == 1 and at(i, 1) or 0 end), y,
+          dtype)
+      end
+    end)
+  end
+
+  it("of three dims, of which the last are short", function()
+    local x, list = numbered({5, 300, 3}, "float32")
+    local want = {}
+    for i = 1, 5 do
+      for k = 3, 1, -1 do
+        for j = 1, 300 do want[#want + 1] = list[((i - 1) * 300 + j - 1) * 3 + k] end
+      end
+    end
+    same(want, x:flip(3):transpose(2, 3):clone(), "transposed")
+    want = {}
+    for j = 1, 300 do
+      for k = 3, 1, -1 do
+        for i = 1, 5 do want[#want + 1] = list[((i - 1) * 300 + j - 1) * 3 + k] end
+      end
+    end
+    same(want, x:flip(3):permute(2, 3, 1):clone(), "permuted")
+  end)
+
+  it("into rows of a join", function()
+    for _, rows in ipairs{1, 8, 9, 300} do
+      for _, columns in ipairs{1, 3, 8, 9} do
+        for _, dtype in ipairs(DTYPES) do
+          local x, a = numbered({rows, columns}, dtype)
+          local y, b = numbered({rows, 2}, dtype)
+          same(listed(rows, columns + 2, function(i, j)
+            if j <= columns then return a[(i - 1) * columns + j] end
+            return b[(i - 1) * 2 + j - columns]
+          end), dm.cat({x, y}, 2), dtype)
+          same(listed(rows * columns, 2, function(i) return a[i] end), dm.stack({x, x}, 3), dtype)
+        end
+      end
+    end
+  end)
+end)
+
+describe("elements at positions", function()
+  it("of rows of one element and of several", function()
+    for _, dtype in ipairs(DTYPES) do
+      for _, inner in ipairs{1, 2, 3} do
+        local x, list = numbered({5, 7, inner}, dtype)
+        local at = {7, 1, 1, 4, 2, 7, 7, 3, 5}
+        local want = {}
+        for i = 1, 5 do
+          for _, row in ipairs(at) do
+            for k = 1, inner do want[#want + 1] = list[((i - 1) * 7 + row - 1) * inner + k] end
+          end
+        end
+        same(want, x:index_select(2, dm.tensor(at, {dtype = "int64"})), dtype)
+      end
+    end
+  end)
+
+  it("of several blocks, where a thread's part ends within one", function()
+    local x, back = dm.arange(1, 60000):reshape(3, 20000), dm.arange(20000, 1, -1)
+    assert.is_true(dm.equal(x:flip(2), x:index_select(2, back:long())))
+    assert.is_true(dm.equal(x:flip(2), x:gather(2, back:long():expand(3, 20000))))
+  end)
+end)
