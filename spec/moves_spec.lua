@@ -119,4 +119,50 @@ describe("elements at positions", function()
     assert.is_true(dm.equal(x:flip(2), x:index_select(2, back:long())))
     assert.is_true(dm.equal(x:flip(2), x:gather(2, back:long():expand(3, 20000))))
   end)
+
+  it("are added to, rows of one element too", function()
+    for _, dtype in ipairs{"int8", "bfloat16", "int32", "float32", "int64", "float64"} do
+      for _, inner in ipairs{1, 2} do
+        local at, want = {}, {}
+        for i = 1, 700 do at[i] = i * i % 10 + 1 end
+        for i = 1, 3 * 10 * inner do want[i] = 1 end
+        for i = 1, 3 do
+          for _, row in ipairs(at) do
+            for k = 1, inner do
+              local cell = ((i - 1) * 10 + row - 1) * inner + k
+              want[cell] = want[cell] + (row == 1 and 0 or 1)
+            end
+          end
+        end
+        local index = dm.tensor(at, {dtype = "int32"})
+        local rows = index:ne(1):to(dtype):reshape(1, 700, 1):expand(3, 700, inner)
+        local x = dm.ones(3, 10, inner, {dtype = dtype}):index_add(2, index, rows)
+        for i = 1, #want do want[i] = dtype == "int8" and (want[i] + 128) % 256 - 128 or want[i] end
+        same(want, x, dtype)
+      end
+    end
+    assert.same({2, 1, 0, 0, 1}, dm.bincount(dm.tensor{1, 5, 1, 2}):totable())
+  end)
+
+  it("are checked, whatever their dtype and strides and wherever they stand", function()
+    local x = dm.arange(1, 10)
+    for _, dtype in ipairs{"int8", "int32", "int64"} do
+      for _, bad in ipairs{0, 11, -1, -100} do
+        for _, row in ipairs{1, 512, 513, 700} do
+          local index = dm.ones(700, 2, {dtype = dtype})
+          index[{row, 1}] = bad
+          local words = ("holds %d at {%d}, wanted 1 to 10"):format(bad, row)
+          assert.error_matches(function() x:index_select(1, index:select(2, 1):clone()) end, words,
+            1, true)
+          assert.error_matches(function() x:gather(1, index:select(2, 1)) end, words, 1, true)
+          assert.equal(700, x:index_select(1, index:select(2, 2)):numel())
+        end
+      end
+    end
+    assert.same({10, 1, 1, 10}, x[dm.tensor{-1, -10, 1, 10}]:totable())
+    for _, bad in ipairs{0, -11, math.mininteger, math.maxinteger} do
+      assert.error_matches(function() return x[dm.tensor({1, bad}, {dtype = "int64"})] end,
+        "wanted 1 to 10", 1, true)
+    end
+  end)
 end)

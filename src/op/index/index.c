@@ -58,19 +58,30 @@ typedef struct ReadRange {
   int64_t at;
 } ReadRange;
 
-/* Converts a run of positions and notes whether one is out of range. */
+/* Converts a run of positions and notes whether one is out of range: then its own sign bit, or
+   that of its distance from the last one, is set. Sums, shifts and ors of words are vectors on
+   every processor, comparisons of 64 bits are not. */
 static void read_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
   ReadRange *r = ctx;
   Read *d = r->read;
-  int64_t *out = d->out + r->at;
-  bool bad = false;
-  dm_load_i64(d->dtype, ptr[0], stride[0], n, out);
-  for (int64_t i = 0; i < n; i++) {
-    /* unsigned: INT64_MIN wraps and is still out of range */
-    out[i] = (int64_t)((uint64_t)out[i] + (uint64_t)(d->wrap && out[i] < 0 ? d->n : -d->base));
-    bad |= out[i] < 0 || out[i] >= d->n;
+  const uint64_t first = -(uint64_t)d->base, last = (uint64_t)d->n - 1;
+  /* added to negative ones besides: INT64_MIN wraps and is still out of range */
+  const uint64_t behind = d->wrap ? (uint64_t)d->n - first : 0;
+  const bool direct = d->dtype == DM_I64 && stride[0] == 1;
+  uint64_t bad = 0;
+  for (int64_t at = 0; at < n; at += DM_BLOCK) {
+    const int64_t m = dm_min_i64(DM_BLOCK, n - at);
+    const char *p = ptr[0] + at * stride[0] * d->it.size[0];
+    int64_t buf[DM_BLOCK], *const out = d->out + r->at + at;
+    if (!direct) dm_load_i64(d->dtype, p, stride[0], m, buf);
+    const int64_t *in = direct ? (const int64_t *)(const void *)p : buf;
+    for (int64_t i = 0; i < m; i++) {
+      const uint64_t v = (uint64_t)in[i], to = v + first + (-(v >> 63) & behind);
+      out[i] = (int64_t)to;
+      bad |= to | (last - to);
+    }
   }
-  if (bad) atomic_store(&d->bad, true);
+  if (bad >> 63) atomic_store(&d->bad, true);
   r->at += n;
 }
 

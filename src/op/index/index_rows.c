@@ -36,6 +36,8 @@ typedef struct Rows {
   int64_t outer, n, m, inner;
   int64_t size; /* bytes per element */
   void (*put)(char *dst, const char *src, int64_t n, int64_t size);
+  /* m rows of one element at once; NULL: by put */
+  void (*put_ones)(char *dst, const char *src, const int64_t *at, int64_t m);
 } Rows;
 
 /* The geometry of x along dim for positions at. */
@@ -56,13 +58,19 @@ static void put_copy(char *dst, const char *src, int64_t n, int64_t size) {
   else memcpy(dst, src, (size_t)size);
 }
 
-/* Adds n elements. */
-#define PUT_ADD(NAME, TYPE)                                                         \
-  static void put_add_##NAME(char *dst, const char *src, int64_t n, int64_t size) { \
-    TYPE *DM_RESTRICT y = (TYPE *)(void *)dst;                                      \
-    const TYPE *DM_RESTRICT x = (const TYPE *)(const void *)src;                    \
-    DM_UNUSED(size);                                                                \
-    for (int64_t i = 0; i < n; i++) y[i] += x[i];                                   \
+/* Adds n elements, or m rows of one element at the positions that are not negative. */
+#define PUT_ADD(NAME, TYPE)                                                               \
+  static void put_add_##NAME(char *dst, const char *src, int64_t n, int64_t size) {       \
+    TYPE *DM_RESTRICT y = (TYPE *)(void *)dst;                                            \
+    const TYPE *DM_RESTRICT x = (const TYPE *)(const void *)src;                          \
+    DM_UNUSED(size);                                                                      \
+    for (int64_t i = 0; i < n; i++) y[i] += x[i];                                         \
+  }                                                                                       \
+  static void add_ones_##NAME(char *dst, const char *src, const int64_t *at, int64_t m) { \
+    TYPE *DM_RESTRICT y = (TYPE *)(void *)dst;                                            \
+    const TYPE *DM_RESTRICT x = (const TYPE *)(const void *)src;                          \
+    for (int64_t i = 0; i < m; i++)                                                       \
+      if (at[i] >= 0) y[at[i]] += x[i];                                                   \
   }
 PUT_ADD(f32, float)
 PUT_ADD(f64, double)
@@ -109,6 +117,10 @@ static void put_rows(void *ctx, int64_t begin, int64_t end) {
   for (int64_t u = begin; u < end; u++) {
     const int64_t o = u / blocks, column = u % blocks * COLUMNS;
     const int64_t n = dm_min_i64(COLUMNS, r->inner - column);
+    if (r->inner == 1 && r->put_ones) {
+      r->put_ones(r->dst + o * r->n * r->size, r->src + o * r->m * r->size, r->at, r->m);
+      continue;
+    }
     for (int64_t i = 0; i < r->m; i++) {
       if (r->at[i] < 0) continue;
       const int64_t to = (o * r->n + r->at[i]) * r->inner + column;
@@ -146,6 +158,10 @@ static void put_into(dm_Tensor *x, int dim, dm_Tensor *at, dm_Tensor *rows, bool
           : x->dtype == DM_F32 ? put_add_f32
           : x->dtype == DM_F64 ? put_add_f64
                                : put_add_i64;
+  if (add)
+    r.put_ones = x->dtype == DM_F32   ? add_ones_f32
+                 : x->dtype == DM_F64 ? add_ones_f64
+                                      : add_ones_i64;
   const int64_t blocks = (r.inner + COLUMNS - 1) / COLUMNS;
   const int64_t work = r.m * dm_min_i64(r.inner, COLUMNS);
   dm_parallel_for(r.outer * blocks, dm_max_i64(1, GRAIN / work), put_rows, &r);
