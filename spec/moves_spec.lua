@@ -166,3 +166,75 @@ describe("elements at positions", function()
     end
   end)
 end)
+
+-- Values and positions of a list in the order of a stable sort, NaN behind all numbers.
+local function sorted(list, descending)
+  local at = {}
+  for i = 1, #list do at[i] = i end
+  table.sort(at, function(i, j)
+    local a, b = list[i], list[j]
+    local a_nan, b_nan = a ~= a, b ~= b
+    if a_nan ~= b_nan then return a_nan == (descending or false) end
+    if a ~= b and not a_nan then
+      if descending then return a > b end
+      return a < b
+    end
+    return i < j
+  end)
+  return at
+end
+
+-- Lists whose order is found in other ways: few values, NaN and both zeros, rising, falling, rising
+-- and falling, all equal, and integers that differ in every byte.
+local ORDERS = {
+  equals = function(i) return i * i % 7 end,
+  holes = function(i) return i % 5 == 0 and 0 / 0 or i % 3 == 0 and -0.0 or i * 31 % 17 - 8 end,
+  rising = function(i) return i end,
+  falling = function(i) return -i end,
+  peak = function(i, n) return math.min(i, n - i) end,
+  constant = function() return 3 end,
+  wide = function(i) return (i * 0x9E3779B97F4A7C15) >> 11 end,
+}
+
+describe("orders", function()
+  -- Slices of 16 items are sorted by insertion, up to 511 by merging, longer ones by bytes.
+  for _, n in ipairs{1, 2, 15, 16, 17, 33, 100, 511, 512, 700} do
+    it(("of %d elements"):format(n), function()
+      for name, element in pairs(ORDERS) do
+        local list = {}
+        for i = 1, n do list[i] = element(i, n) end
+        local without = name == "holes" and "int64" or name == "wide" and "float32"
+        for _, dtype in ipairs{"float64", "int64", "float32"} do
+          if dtype ~= without then
+            local what = ("%s, %s"):format(name, dtype)
+            local x = dm.tensor(list, {dtype = dtype})
+            local pair = dm.stack({x, x:flip(1)}, 2)
+            for _, descending in ipairs{false, true} do
+              local want = sorted(list, descending)
+              local _, at = pair:sort(1, {descending = descending})
+              same(want, at:select(2, 1), what)
+              for _, k in ipairs{1, n // 3 + 1, (n + 1) // 2, n} do
+                local _, first = pair:topk(k, 1, {largest = descending})
+                same({table.unpack(want, 1, k)}, first:select(2, 1), what)
+                _, first = pair:topk(k, 1, {largest = descending, sorted = false})
+                assert.equal(want[k], first:select(2, 1):select(1, k):item(), what)
+                local got, cut = first:select(2, 1):totable(), {table.unpack(want, 1, k)}
+                table.sort(got)
+                table.sort(cut)
+                assert.same(cut, got, what)
+              end
+            end
+            local want = sorted(list)
+            for _, k in ipairs{1, n // 3 + 1, n} do
+              local _, at = x:kthvalue(k, 1)
+              assert.equal(want[k], at:item(), what)
+            end
+            local _, at = x:median(1)
+            if name ~= "holes" or n < 5 then assert.equal(want[(n + 1) // 2], at:item(), what)
+            else assert.equal(5, at:item(), what) end
+          end
+        end
+      end
+    end)
+  end
+end)

@@ -4,8 +4,8 @@
 
    Running products and extremes are prefix scans by doubling (Hillis & Steele 1986):
    log2(n) whole-tensor steps instead of n dependent ones, which suits every device.
-   Ops that select elements sort each slice along dim, find the wanted rank and
-   gather by the sort's indices; the gradient then flows through the gather alone.
+   Ops that select elements sort each slice along dim, or as much of it as the wanted rank
+   takes, and gather by the sort's indices; the gradient then flows through the gather alone.
    Slices are sorted with NaN last, as torch.sort does. */
 #include "op/sort/order.h"
 
@@ -130,17 +130,24 @@ static dm_status give_chosen(dm_Call *c, dm_X *x, const Slices *l, dm_Tensor *at
   return x->st;
 }
 
+/* The position of the k-th smallest element of each slice, k from 1: the last of its k smallest
+   ones, which need no order for that. */
+static dm_Tensor *kth(dm_X *x, const Slices *l, int64_t k) {
+  const dm_TopkAttr smallest = {.k = k, .dim = l->dim};
+  dm_Tensor *both[2];
+  if (!x_call(x, DM_OP_topk, &smallest, 1, &(dm_Tensor *){l->t}, both)) return NULL;
+  return x_narrow(x, both[1], l->dim, k - 1, 1);
+}
+
 /* The k-th smallest element of each slice, k from 1, and its position. */
 dm_status kthvalue_compose(dm_Call *c, dm_X *x) {
   const dm_KthvalueAttr *a = DM_ATTR(dm_KthvalueAttr, c);
-  dm_Tensor *sorted[2];
   Slices l;
   DM_TRY(open_slices(c, x, (dm_OptInt){1, a->dim}, &l));
   if (a->k < 1 || a->k > l.t->shape[l.dim])
     return dm_fail(DM_EARG, "kthvalue: k is %lld, wanted 1 to %lld, the size of dim %d",
                    (long long)a->k, (long long)l.t->shape[l.dim], l.dim + c->base);
-  if (!x_sort(x, l.t, l.dim, sorted)) return x->st;
-  return give_chosen(c, x, &l, x_narrow(x, sorted[1], l.dim, a->k - 1, 1), a->keepdim);
+  return give_chosen(c, x, &l, kth(x, &l, a->k), a->keepdim);
 }
 
 /* Replaces `at` by the position of the first NaN in slices that hold one: median
@@ -174,13 +181,12 @@ static dm_Tensor *middle_number(dm_X *x, const Slices *l, dm_Tensor *order, int 
    one. */
 static dm_status median(dm_Call *c, dm_X *x, bool skip_nan) {
   const dm_DimAttr *a = DM_ATTR(dm_DimAttr, c);
-  dm_Tensor *sorted[2], *at;
+  dm_Tensor *sorted[2], *at = NULL;
   Slices l;
   c->n_out = a->dim.set ? 2 : 1;
   DM_TRY(open_slices(c, x, a->dim, &l));
-  if (!x_sort(x, l.t, l.dim, sorted)) return x->st;
-  if (skip_nan) at = middle_number(x, &l, sorted[1], c->base);
-  else at = or_nan(x, &l, x_narrow(x, sorted[1], l.dim, (l.t->shape[l.dim] - 1) / 2, 1));
+  if (!skip_nan) at = or_nan(x, &l, kth(x, &l, (l.t->shape[l.dim] + 1) / 2));
+  else if (x_sort(x, l.t, l.dim, sorted)) at = middle_number(x, &l, sorted[1], c->base);
   return give_chosen(c, x, &l, at, a->keepdim);
 }
 dm_status median_compose(dm_Call *c, dm_X *x) { return median(c, x, false); }

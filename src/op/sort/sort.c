@@ -1,17 +1,19 @@
 /* sort, topk, cumsum, bucketize and nonzero on the CPU.
 
    sort works slice by slice along the dim: each element becomes an Item of a 64-bit
-   key and its position, and the items are sorted by a bottom-up merge sort, which is
-   stable; runs of 16 are sorted by insertion first. The key of a value is a 64-bit
-   integer whose unsigned order is the order of the values: a signed integer with its
-   sign bit flipped, or the bits of a float64 with the sign bit set (positive) or all
-   bits inverted (negative); NaN has the largest key and so comes last. A descending
-   sort inverts the keys, which keeps the order of equals and puts NaN first, as in
-   PyTorch. One comparison of integers then serves all dtypes.
+   key and its position, and the items are sorted stably: few by a bottom-up merge sort, after
+   runs of 16 were sorted by insertion, many by the bytes of their keys, from the last byte to
+   the first (LSD radix sort: Knuth, The Art of Computer Programming, volume 3, 5.2.5). The key
+   of a value is a 64-bit integer whose unsigned order is the order of the values: a signed
+   integer with its sign bit flipped, or the bits of a float64 with the sign bit set (positive)
+   or all bits inverted (negative); NaN has the largest key and so comes last. A descending sort
+   inverts the keys, which keeps the order of equals and puts NaN first, as in PyTorch. One
+   comparison of integers then serves all dtypes.
 
    topk keeps a buffer of 2 k + 16 candidates: whenever it is full it is sorted and
-   cut to the first k, whose last key bounds what is gathered from then on. cumsum
-   adds in float64 (or modulo 2^64). */
+   cut to the first k, whose last key bounds what is gathered from then on. Where so many are
+   all, the first k are found by partitions (quickselect: Hoare, Algorithm 65, 1961), and only
+   they are sorted. cumsum adds in float64 (or modulo 2^64). */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -26,7 +28,10 @@
 #include "op/pointwise/pointwise.h"
 #include "op/sort/sort.h"
 
-enum { RUN = 16 /* items sorted by insertion before merging starts */ };
+enum {
+  RUN = 16,  /* items sorted by insertion before merging starts */
+  MANY = 512 /* items that pay for the counters of a radix sort */
+};
 
 /* One element to be sorted: its key and its position in the slice. */
 typedef struct Item {
@@ -41,7 +46,7 @@ typedef struct Job {
   const char *x, *gy; /* gy: of cumprod's gradient */
   char *y;
   int64_t *index; /* the position that each element came from */
-  bool descending, reverse;
+  bool descending, reverse, sorted;
   int base;
   atomic_bool failed; /* out of memory */
 } Job;
@@ -146,11 +151,91 @@ static Item *merge_sort(Item *a, Item *b, int64_t n) {
   return a;
 }
 
-/* Returns the first k of the n items in order, with b as a buffer: only items before
-   the k-th best so far are gathered. */
-static Item *sort_first(Item *a, Item *b, int64_t n, int64_t k) {
+/* Moves the items of a to b in the order of the byte of their keys that begins at bit `shift`.
+ */
+static void sort_by_byte(const Item *a, Item *b, int64_t n, int shift) {
+  int64_t at[256] = {0}, before = 0;
+  for (int64_t i = 0; i < n; i++) at[a[i].key >> shift & 0xff]++;
+  for (int k = 0; k < 256; k++) {
+    const int64_t count = at[k];
+    at[k] = before;
+    before += count;
+  }
+  for (int64_t i = 0; i < n; i++) b[at[a[i].key >> shift & 0xff]++] = a[i];
+}
+/* merge_sort's promise. Bytes that all keys share are skipped: half of a float32's, most of an
+   integer's. */
+static Item *radix_sort(Item *a, Item *b, int64_t n) {
+  uint64_t differ = 0;
+  for (int64_t i = 1; i < n; i++) differ |= a[i].key ^ a[0].key;
+  for (int shift = 0; shift < 64; shift += 8) {
+    if ((differ >> shift & 0xff) == 0) continue;
+    sort_by_byte(a, b, n, shift);
+    Item *const t = a;
+    a = b;
+    b = t;
+  }
+  return a;
+}
+static Item *sort_items(Item *a, Item *b, int64_t n) {
+  return n < MANY ? merge_sort(a, b, n) : radix_sort(a, b, n);
+}
+
+/* The order of a stable sort. */
+static inline bool is_before(Item a, Item b) {
+  return (a.key < b.key) | ((a.key == b.key) & (a.at < b.at));
+}
+/* Of three items the middle one: the pivot of a partition. */
+static Item middle_of(Item a, Item b, Item c) {
+  if (is_before(b, a)) return is_before(a, c) ? a : is_before(b, c) ? c : b;
+  return is_before(b, c) ? b : is_before(a, c) ? c : a;
+}
+/* Moves the n items of a that come before the pivot, one of them, to the front, then the pivot,
+   then the others, both in the order they had; returns the pivot's position. No branch depends
+   on the items, which would be guessed wrongly every second time; and all go to b first, the
+   later ones from its end, since a load waits for stores that may be to its address. */
+static int64_t partition(Item *a, Item *b, int64_t n, Item pivot) {
+  int64_t before = 0, after = n - 1;
+  for (int64_t i = 0; i < n; i++) {
+    const Item t = a[i];
+    b[before] = t;
+    b[after] = t;
+    before += is_before(t, pivot);
+    after -= is_before(pivot, t);
+  }
+  memcpy(a, b, sizeof *b * (size_t)before);
+  a[before] = pivot;
+  for (int64_t i = before + 1; i < n; i++) a[i] = b[n + before - i];
+  return before;
+}
+/* Moves the first k of the n items of a to the front, the k-th to the k-th position, with b as
+   a buffer; the others before it keep the order they had. Pivots that leave too much to do end
+   in a sort (introselect: Musser 1997). */
+static void select_first(Item *a, Item *b, int64_t n, int64_t k) {
+  for (int64_t most = 4 * n; n > RUN && most > 0; most -= n) {
+    const int64_t at = partition(a, b, n, middle_of(a[0], a[n / 2], a[n - 1]));
+    if (at == k - 1) return;
+    if (at > k - 1) {
+      n = at;
+    } else {
+      a += at + 1;
+      n -= at + 1;
+      k -= at + 1;
+    }
+  }
+  const Item *const sorted = sort_items(a, b, n);
+  if (sorted != a) memcpy(a, sorted, sizeof *a * (size_t)n);
+}
+
+/* Returns the first k of the n items, in order if `in_order`, the k-th as the last
+   one, with b as a buffer: only items before the k-th best so far are gathered. */
+static Item *sort_first(Item *a, Item *b, int64_t n, int64_t k, bool in_order) {
   const int64_t most = 2 * k + RUN;
-  if (most >= n) return merge_sort(a, b, n);
+  if (k == n || n <= RUN) return sort_items(a, b, n);
+  if (most >= n) {
+    select_first(a, b, n, k);
+    return in_order ? sort_items(a, b, k) : a;
+  }
   int64_t kept = 0;
   uint64_t bound = 0;
   bool bounded = false;
@@ -158,13 +243,13 @@ static Item *sort_first(Item *a, Item *b, int64_t n, int64_t k) {
     if (bounded && a[i].key >= bound) continue;
     a[kept++] = a[i];
     if (kept < most) continue;
-    const Item *const sorted = merge_sort(a, b, kept);
+    const Item *const sorted = sort_items(a, b, kept);
     if (sorted != a) memcpy(a, sorted, sizeof *a * (size_t)k);
     kept = k;
     bound = a[k - 1].key;
     bounded = true;
   }
-  return merge_sort(a, b, kept);
+  return sort_items(a, b, kept);
 }
 
 /* Thread body: sorts slices [begin, end) and writes the first out.n elements and
@@ -181,7 +266,7 @@ static void sort_slices(void *ctx, int64_t begin, int64_t end) {
     const char *x = j->x + dm_along_at(&j->in, i) * size;
     const int64_t to = dm_along_at(&j->out, i);
     fill_items(j, x, items);
-    const Item *sorted = sort_first(items, items + n, n, j->out.n);
+    const Item *sorted = sort_first(items, items + n, n, j->out.n, j->sorted);
     for (int64_t k = 0; k < j->out.n; k++) {
       const int64_t at = to + k * j->out.inner;
       copy_element(j->y + at * size, x + sorted[k].at * j->in.inner * size, size);
@@ -192,8 +277,8 @@ static void sort_slices(void *ctx, int64_t begin, int64_t end) {
 }
 
 /* sort and topk on input 0: values to output 0, int64 positions to output 1. */
-static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
-  Job j = {.descending = descending};
+static dm_status sort_along(dm_Call *c, int64_t dim, bool descending, bool sorted) {
+  Job j = {.descending = descending, .sorted = sorted};
   dm_Tensor *dense = NULL;
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(open_job(&j, c, dim, &dense));
@@ -213,7 +298,7 @@ dm_status sort_rule(dm_Call *c) {
 }
 dm_status sort_cpu(dm_Call *c) {
   const dm_SortAttr *a = DM_ATTR(dm_SortAttr, c);
-  return sort_along(c, a->dim, a->descending);
+  return sort_along(c, a->dim, a->descending, true);
 }
 
 /* out: values and int64 positions with size k along dim. */
@@ -234,7 +319,7 @@ dm_status topk_rule(dm_Call *c) {
 }
 dm_status topk_cpu(dm_Call *c) {
   const dm_TopkAttr *a = DM_ATTR(dm_TopkAttr, c);
-  return sort_along(c, a->dim, a->largest);
+  return sort_along(c, a->dim, a->largest, a->sorted);
 }
 
 /* dx is zeros with gy scattered to the positions the elements came from. */
