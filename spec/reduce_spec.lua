@@ -137,6 +137,37 @@ describe("reductions", function()
     end
   end)
 
+  it("of rows and columns, of any number of lanes: products, and norms", function()
+    local norm = dm.linalg.vector_norm
+    for _, n in ipairs{1, 7, 31, 32, 33, 63, 64, 65, 255, 1024, 1030} do
+      local list, product, sum, squares = {}, 1, 0, 0
+      for i = 1, n do
+        list[i] = (i % 3 == 0 and 2 or i % 3 == 1 and -1 or 0.5) * (i % 7 == 0 and -1 or 1)
+        product, sum, squares = product * list[i], sum + math.abs(list[i]), squares + list[i] ^ 2
+      end
+      for _, dtype in ipairs{"float32", "float64", "bfloat16"} do
+        local rows = dm.tensor(list, {dtype = dtype}):expand(5, n)
+        for title, x in pairs{rows = rows:clone(), strided = rows:t():clone():t()} do
+          local what = ("%d %s, %s"):format(n, dtype, title)
+          assert.same({product, product, product, product, product}, x:prod(2):totable(), what)
+          if dtype ~= "bfloat16" then
+            assert.equal(sum, norm(x, 1, 2)[5]:item(), what)
+            near(squares ^ 0.5, norm(x, 2, 2)[5]:item(), squares ^ 0.5, what)
+          end
+        end
+      end
+    end
+    for _, at in ipairs{1, 32, 33, 65, 70} do
+      local x = dm.ones(70)
+      x[at] = NAN
+      assert.is_true(x:prod():item() ~= x:prod():item())
+      assert.is_true(norm(x):item() ~= norm(x):item())
+      x[at] = -INF
+      assert.equal(-INF, x:prod():item())
+      assert.equal(INF, norm(x, 1):item())
+    end
+  end)
+
   it("do not depend on the number of threads", function()
     local x, before = dm.randn(1000, 300), dm.get_num_threads()
     local seen = {}

@@ -241,16 +241,6 @@ void sum_to_size_grad(dm_Grad *g) {
 /* ---- prod ---- */
 
 /* Products of floats are kept in float64 in s->a, of integers (modulo 2^64) in s->i. */
-#define PROD(SUFFIX, TYPE)                                                                   \
-  static void prod_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
-    DM_UNUSED(at), DM_UNUSED(param);                                                         \
-    double p = s->a;                                                                         \
-    for (int64_t i = 0; i < n; i++) p *= (double)v[i];                                       \
-    s->a = p;                                                                                \
-  }
-PROD(f32, float)
-PROD(f64, double)
-#undef PROD
 /* s->i *= the n elements, modulo 2^64. */
 static void prod_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param) {
   DM_UNUSED(at), DM_UNUSED(param);
@@ -265,8 +255,7 @@ static void prod_merge(dm_Acc *s, const dm_Acc *later) {
   s->i = (int64_t)((uint64_t)s->i * (uint64_t)later->i);
 }
 static const dm_Reduction prod_reduction = {.start = {1, 0, 1, 0},
-                                            .f32 = prod_f32,
-                                            .f64 = prod_f64,
+                                            .loop = DM_REDUCE_PROD,
                                             .i64 = prod_i64,
                                             .merge = prod_merge,
                                             .value = sum_value};
