@@ -29,8 +29,9 @@
 #include "op/sort/sort.h"
 
 enum {
-  RUN = 16,  /* items sorted by insertion before merging starts */
-  MANY = 512 /* items that pay for the counters of a radix sort */
+  RUN = 16,    /* items sorted by insertion before merging starts */
+  COLUMNS = 8, /* neighbouring slices that pay for going row by row */
+  MANY = 512   /* items that pay for the counters of a radix sort */
 };
 
 /* One element to be sorted: its key and its position in the slice. */
@@ -416,35 +417,63 @@ done:
 /* ---- running sums and products: y_i of all x_k with k <= i; the gradient of cumsum is the
    same sum from the end, cumsum_back ---- */
 
-/* Thread bodies: slices [begin, end), from the last element on when `reverse` is set.
-   Integers wrap. */
-#define RUNNING(NAME, START, STEP)                                                       \
-  static void NAME(void *ctx, int64_t begin, int64_t end) {                              \
-    const Job *j = ctx;                                                                  \
-    const int64_t n = j->in.n, inner = j->in.inner;                                      \
-    const int64_t size = dm_dtype_size(j->from), to_size = dm_dtype_size(j->to);         \
-    double f[DM_BLOCK];                                                                  \
-    int64_t v[DM_BLOCK];                                                                 \
-    for (int64_t i = begin; i < end; i++) {                                              \
-      const int64_t first = dm_along_at(&j->in, i) + (j->reverse ? (n - 1) * inner : 0); \
-      const int64_t step = j->reverse ? -inner : inner;                                  \
-      double real = START;                                                               \
-      uint64_t whole = START;                                                            \
-      for (int64_t at = 0; at < n; at += DM_BLOCK) {                                     \
-        const int64_t m = dm_min_i64(DM_BLOCK, n - at);                                  \
-        const char *x = j->x + (first + at * step) * size;                               \
-        char *y = j->y + (first + at * step) * to_size;                                  \
-        if (dm_is_float(j->to)) {                                                        \
-          dm_load_f64(j->from, x, step, m, f);                                           \
-          for (int64_t k = 0; k < m; k++) f[k] = real STEP f[k];                         \
-          dm_store_f64(j->to, y, step, m, f);                                            \
-        } else {                                                                         \
-          dm_load_i64(j->from, x, step, m, v);                                           \
-          for (int64_t k = 0; k < m; k++) v[k] = (int64_t)(whole STEP(uint64_t) v[k]);   \
-          dm_store_i64(j->to, y, step, m, v);                                            \
-        }                                                                                \
-      }                                                                                  \
-    }                                                                                    \
+/* One slice, as many neighbouring slices at once, and thread bodies: slices [begin, end). They
+   go from the last element on when `reverse` is set. Integers wrap. Neighbours are read and
+   written row by row and do not wait for each other's sums; a slice has the same bits in both
+   ways. */
+#define RUNNING(NAME, START, STEP)                                                            \
+  static void NAME##_slice(const Job *j, const char *x, char *y, int64_t step) {              \
+    const int64_t n = j->in.n, x_step = step * dm_dtype_size(j->from);                        \
+    const int64_t y_step = step * dm_dtype_size(j->to);                                       \
+    double real = START, f[DM_BLOCK];                                                         \
+    uint64_t whole = START;                                                                   \
+    int64_t v[DM_BLOCK];                                                                      \
+    for (int64_t at = 0; at < n; at += DM_BLOCK, x += DM_BLOCK * x_step) {                    \
+      const int64_t m = dm_min_i64(DM_BLOCK, n - at);                                         \
+      if (dm_is_float(j->to)) {                                                               \
+        dm_load_f64(j->from, x, step, m, f);                                                  \
+        for (int64_t k = 0; k < m; k++) f[k] = real STEP f[k];                                \
+        dm_store_f64(j->to, y + at * y_step, step, m, f);                                     \
+      } else {                                                                                \
+        dm_load_i64(j->from, x, step, m, v);                                                  \
+        for (int64_t k = 0; k < m; k++) v[k] = (int64_t)(whole STEP(uint64_t) v[k]);          \
+        dm_store_i64(j->to, y + at * y_step, step, m, v);                                     \
+      }                                                                                       \
+    }                                                                                         \
+  }                                                                                           \
+  static void NAME##_columns(const Job *j, const char *x, char *y, int64_t step, int64_t m) { \
+    const int64_t x_step = step * dm_dtype_size(j->from);                                     \
+    const int64_t y_step = step * dm_dtype_size(j->to);                                       \
+    double real[DM_BLOCK], f[DM_BLOCK];                                                       \
+    int64_t whole[DM_BLOCK], v[DM_BLOCK];                                                     \
+    for (int64_t k = 0; k < m; k++) real[k] = START, whole[k] = START;                        \
+    for (int64_t at = 0; at < j->in.n; at++, x += x_step, y += y_step) {                      \
+      if (dm_is_float(j->to)) {                                                               \
+        dm_load_f64(j->from, x, 1, m, f);                                                     \
+        for (int64_t k = 0; k < m; k++) real[k] STEP f[k];                                    \
+        dm_store_f64(j->to, y, 1, m, real);                                                   \
+      } else {                                                                                \
+        dm_load_i64(j->from, x, 1, m, v);                                                     \
+        for (int64_t k = 0; k < m; k++) {                                                     \
+          uint64_t w = (uint64_t)whole[k];                                                    \
+          whole[k] = (int64_t)(w STEP(uint64_t) v[k]);                                        \
+        }                                                                                     \
+        dm_store_i64(j->to, y, 1, m, whole);                                                  \
+      }                                                                                       \
+    }                                                                                         \
+  }                                                                                           \
+  static void NAME(void *ctx, int64_t begin, int64_t end) {                                   \
+    const Job *j = ctx;                                                                       \
+    const int64_t inner = j->in.inner, step = j->reverse ? -inner : inner;                    \
+    const int64_t start = j->reverse ? (j->in.n - 1) * inner : 0;                             \
+    for (int64_t i = begin, m; i < end; i += m) {                                             \
+      const int64_t first = dm_along_at(&j->in, i) + start;                                   \
+      const char *x = j->x + first * dm_dtype_size(j->from);                                  \
+      char *y = j->y + first * dm_dtype_size(j->to);                                          \
+      m = inner < COLUMNS ? 1 : dm_min_i64(dm_min_i64(DM_BLOCK, end - i), inner - i % inner); \
+      if (m < COLUMNS) NAME##_slice(j, x, y, step), m = 1;                                    \
+      else NAME##_columns(j, x, y, step, m);                                                  \
+    }                                                                                         \
   }
 RUNNING(cumsum_slices, 0, +=)
 RUNNING(cumprod_slices, 1, *=)
