@@ -561,29 +561,50 @@ void cumsum_back_grad(dm_Grad *g) {
 
 /* ---- nonzero ---- */
 
+/* Lists where a block of m elements is not 0; returns how many there are. No branch depends on
+   the elements. */
+static int64_t find_nonzero(dm_DType type, const char *x, int64_t m, int16_t *at) {
+  double v[DM_BLOCK];
+  int64_t n = 0;
+  dm_load_f64(type, x, 1, m, v);
+  for (int64_t i = 0; i < m; i++) {
+    at[n] = (int16_t)i;
+    n += v[i] != 0;
+  }
+  return n;
+}
+
+/* A row of a tensor along its last dim: its first element, its positions in the other dims. */
+typedef struct RowAt {
+  int64_t first, at[DM_MAX_DIM];
+} RowAt;
+
+/* Moves on to the row of an element, and writes the element's position. */
+static void write_position(RowAt *row, const dm_Tensor *t, int64_t element, int64_t *to,
+                           int base) {
+  const int last = t->ndim - 1;
+  if (last < 0) return;
+  for (; element - row->first >= t->shape[last]; row->first += t->shape[last])
+    for (int d = last - 1; ++row->at[d] == t->shape[d] && d > 0; d--) row->at[d] = 0;
+  for (int d = 0; d < last; d++) to[d] = row->at[d] + base;
+  to[last] = element - row->first + base;
+}
+
 /* Returns the number of nonzero elements of a contiguous tensor and writes their
    positions to `to` (count, ndim), one row each, unless `to` is NULL. */
 static int64_t scan_nonzero(const dm_Tensor *dense, int64_t *to, int base) {
-  double v[DM_BLOCK];
+  int16_t at[DM_BLOCK];
   const char *x = dm_tensor_data(dense);
   const dm_DType type = (dm_DType)dense->dtype;
-  int64_t found = 0;
-  for (int64_t at = 0; at < dense->numel; at += DM_BLOCK) {
-    const int64_t m = dm_min_i64(DM_BLOCK, dense->numel - at);
-    dm_load_f64(type, x + at * dm_dtype_size(type), 1, m, v);
-    for (int64_t i = 0; i < m; i++) {
-      if (v[i] == 0) continue;
-      found++;
-      if (!to) continue;
-      int64_t rest = at + i;
-      for (int d = dense->ndim - 1; d >= 0; d--) {
-        to[d] = rest % dense->shape[d] + base;
-        rest /= dense->shape[d];
-      }
-      to += dense->ndim;
-    }
+  int64_t count = 0;
+  RowAt row = {0};
+  for (int64_t first = 0, n; first < dense->numel; first += DM_BLOCK, count += n) {
+    n = find_nonzero(type, x + first * dm_dtype_size(type),
+                     dm_min_i64(DM_BLOCK, dense->numel - first), at);
+    for (int64_t i = 0; to && i < n; i++)
+      write_position(&row, dense, first + at[i], to + (count + i) * dense->ndim, base);
   }
-  return found;
+  return count;
 }
 /* The number of nonzero elements of a tensor on any device, which the rule needs for
    the output's shape. */
