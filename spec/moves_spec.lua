@@ -97,6 +97,30 @@ describe("copies", function()
   end)
 end)
 
+describe("conversions", function()
+  -- Dense elements go by one loop or through blocks of 512, others by the pointwise ops' blocks.
+  it("of dense elements are those of strided ones", function()
+    local specials = {0, -0.0, 1, -1, 0.5, -0.75, 1.5, 2.5, 127, 128, 255, 256, -128, -129, 65504,
+      1e5, 2 ^ 24 + 1, 2 ^ 31, 2 ^ 40 + 2 ^ 16, 1e-40, -3e38, 1 / 0, -1 / 0, 0 / 0}
+    for _, n in ipairs{1, 7, 512, 513, 1030} do
+      local list = {}
+      for i = 1, n do list[i] = specials[(i - 1) % #specials + 1] end
+      local all = dm.tensor(list, {dtype = "float64"})
+      for _, from in ipairs(DTYPES) do
+        local x = all:to(from)
+        local strided = dm.stack({x, x}, 2):select(2, 1)
+        for _, to in ipairs(DTYPES) do
+          local what = ("%d from %s to %s"):format(n, from, to)
+          local dense, apart = x:to(to):double(), strided:to(to):double()
+          assert.is_true(dm.equal(dense:nan_to_num(7), apart:nan_to_num(7)), what)
+          assert.is_true(dm.equal(dense:isnan(), apart:isnan()), what)
+          assert.is_true(dm.equal(dense:signbit(), apart:signbit()), what)
+        end
+      end
+    end
+  end)
+end)
+
 describe("elements at positions", function()
   it("of rows of one element and of several", function()
     for _, dtype in ipairs(DTYPES) do
@@ -164,6 +188,63 @@ describe("elements at positions", function()
       assert.error_matches(function() return x[dm.tensor({1, bad}, {dtype = "int64"})] end,
         "wanted 1 to 10", 1, true)
     end
+  end)
+end)
+
+describe("running sums and products", function()
+  -- Neighbouring slices are summed row by row where there are 8 or more of them.
+  for _, shape in ipairs{{1, 9}, {5, 7}, {5, 8}, {3, 40}, {700, 9}, {30, 1200}} do
+    it(("down %d rows of %d are those of each column"):format(shape[1], shape[2]), function()
+      for _, dtype in ipairs{"int8", "bfloat16", "int64", "float32", "float64"} do
+        local x = (dm.randn(shape) * 3):to(dtype)
+        local batch = dm.stack({x, x:flip(1)}, 1)
+        local turned = batch:transpose(2, 3):contiguous()
+        for _, op in ipairs{"cumsum", "cumprod"} do
+          local apart = turned[op](turned, 3)
+          local got = batch[op](batch, 2)
+          assert.equal(apart.dtype, got.dtype)
+          assert.is_true(dm.equal(apart:transpose(2, 3), got), op .. " " .. dtype)
+        end
+      end
+      local leaf = dm.randn(shape):requires_grad_()
+      local weight = dm.randn(shape)
+      leaf:cumsum(1):backward(weight)
+      assert.is_true(dm.equal(weight:flip(1):t():contiguous():cumsum(2):t():flip(1), leaf.grad))
+    end)
+  end
+end)
+
+describe("positions of nonzero elements", function()
+  local shapes = {{1}, {511}, {1030}, {7, 1}, {1, 600}, {30, 20}, {3, 1, 5, 40}, {2, 0, 3}}
+  for _, shape in ipairs(shapes) do
+    it(("of shape {%s}"):format(table.concat(shape, ", ")), function()
+      for name, element in pairs{some = function(i) return i * i % 7 % 3 end,
+                                 few = function(i) return i % 97 // 96 end,
+                                 none = function() return 0 end, all = function() return 1 end} do
+        for _, dtype in ipairs(DTYPES) do
+          local n = 1
+          for _, size in ipairs(shape) do n = n * size end
+          local list, want = {}, {}
+          for i = 1, n do list[i] = element(i) end
+          for i = 1, n do
+            if list[i] ~= 0 then
+              local at, rest = {}, i - 1
+              for d = #shape, 1, -1 do at[d], rest = rest % shape[d] + 1, rest // shape[d] end
+              for d = 1, #shape do want[#want + 1] = at[d] end
+            end
+          end
+          local got = dm.tensor(list, {dtype = "int64"}):to(dtype):reshape(shape):nonzero()
+          assert.equal(#shape, got:size(2))
+          same(want, got, name .. " " .. dtype)
+        end
+      end
+    end)
+  end
+
+  it("count NaN, and both zeros not", function()
+    assert.same({{2}, {3}}, dm.tensor{0, 0 / 0, 1e-30, -0.0}:nonzero():totable())
+    assert.same({1, 0}, {table.unpack(dm.tensor(3):nonzero().shape)})
+    assert.same({0, 0}, {table.unpack(dm.tensor(0):nonzero().shape)})
   end)
 end)
 
