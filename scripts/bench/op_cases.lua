@@ -418,8 +418,8 @@ local function sizes(n)
   local k, d = e // 5, e // 4
   local rest = e - 3 * d
   return {N = n, C = 1 << ((e + 1) // 2), R = 1 << (e // 2), K = 1 << k,
-    B = 1 << k + (e - 2 * k) % 2, H = 1 << ((e - 2 * k) // 2), L = 1 << 2 * ((e - 2 * k) // 2), D = 1 << d,
-    Q = 1 << ((rest + 1) // 2), P = 1 << (rest // 2), J = 1 << ((e - k) // 2)}
+    B = 1 << k + (e - 2 * k) % 2, H = 1 << ((e - 2 * k) // 2), L = 1 << 2 * ((e - 2 * k) // 2),
+    D = 1 << d, Q = 1 << ((rest + 1) // 2), P = 1 << (rest // 2), J = 1 << ((e - k) // 2)}
 end
 
 -- A text in which letters stand for sizes.

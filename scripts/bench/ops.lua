@@ -8,9 +8,9 @@
 -- elements and short blocks, to see that it runs. op_cases.lua has the rows.
 --
 -- A figure is the least time of a call, over blocks of --block seconds in each of --rounds rounds,
--- in which the sides take turns. Transposed are all matrices; broadcast is the second operand (a row),
--- or an only one (a row, expanded). Losers take more than 1 / 0.95 of PyTorch's time. PyTorch's
--- threads wait as they do by default, and its allocator keeps memory.
+-- in which the sides take turns. Transposed are all matrices; broadcast is the second operand (a
+-- row), or an only one (a row, expanded). Losers take more than 1 / 0.95 of PyTorch's time.
+-- PyTorch's threads wait as they do by default, and its allocator keeps memory.
 local lib = dofile((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/lib.lua")
 local cases = require "op_cases"
 local dm = require "demilune"

@@ -122,27 +122,27 @@ end
 
 -- A function that calls the op as a program does, f(x1, x2, -1, {dim = 1}).
 local function call(name, form, items, named, options, dtype, of)
-  local names, values, places, keys = {}, {}, {}, {}
+  local names, values, given, keys = {}, {}, {}, {}
   for i, item in ipairs(items) do
     names[i], values[i] = "x" .. i, of(item)
     local key
     for k, v in pairs(named) do key = v == item and k or key end
-    if key then keys[#keys + 1] = key .. " = x" .. i else places[#places + 1] = "x" .. i end
+    if key then keys[#keys + 1] = key .. " = x" .. i else given[#given + 1] = "x" .. i end
   end
-  if form == "list" then places = {"{" .. table.concat(places, ", ") .. "}"} end
-  local at = tonumber(form:match "^at(%d)$") or #places
+  if form == "list" then given = {"{" .. table.concat(given, ", ") .. "}"} end
+  local at = tonumber(form:match "^at(%d)$") or #given
   for option in options:gmatch "[^&]+" do
     local key, text = option:match "^([%w_]*):(.*)$"
     if key == "" then
       at = at + 1
-      table.insert(places, at, literal(text, dtype))
+      table.insert(given, at, literal(text, dtype))
     elseif key then
       keys[#keys + 1] = key .. " = " .. literal(text, dtype)
     end
   end
-  if #keys > 0 then places[#places + 1] = "{" .. table.concat(keys, ", ") .. "}" end
+  if #keys > 0 then given[#given + 1] = "{" .. table.concat(keys, ", ") .. "}" end
   local code = ("local f%s = ... return function() return f(%s) end"):format(
-    (", "):rep(#names > 0 and 1 or 0) .. table.concat(names, ", "), table.concat(places, ", "))
+    (", "):rep(#names > 0 and 1 or 0) .. table.concat(names, ", "), table.concat(given, ", "))
   return assert(load(code))(find(name), table.unpack(values)), values
 end
 

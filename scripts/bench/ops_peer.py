@@ -2,6 +2,7 @@
 import math
 import sys
 import time
+import warnings
 
 from answers import serve
 
@@ -10,6 +11,8 @@ try:
     import torch.nn.functional as F
 except ImportError:
     sys.exit()  # the driver's tables do without this side
+
+warnings.simplefilter("ignore")  # about variances of one element
 
 ENOUGH = 0.5  # seconds; a longer call is timed once
 
@@ -140,24 +143,24 @@ def find(name):
 
 def call(name, form, items, options, dtype, tensors):
     """A function that calls the op as a program does, f(x0, x1, -1, dim=1)."""
-    places, keys = [], []
+    given, keys = [], []
     for i, (key, _, _) in enumerate(items):
         if key:
             keys.append(f"{key}=x{i}")
         else:
-            places.append(f"x{i}")
+            given.append(f"x{i}")
     if form == "list":
-        places = ["[" + ", ".join(places) + "]"]
-    at = int(form[2:]) if form.startswith("at") else len(places)
+        given = ["[" + ", ".join(given) + "]"]
+    at = int(form[2:]) if form.startswith("at") else len(given)
     for option in filter(None, options.split("&")):
         key, _, text = option.partition(":")
         if key:
             keys.append(f"{key}={literal(text, dtype)}")
         else:
-            places.insert(at, literal(text, dtype))
+            given.insert(at, literal(text, dtype))
             at += 1
     names = ["f"] + [f"x{i}" for i in range(len(items))]
-    outer = f"lambda {', '.join(names)}: lambda: f({', '.join(places + keys)})"
+    outer = f"lambda {', '.join(names)}: lambda: f({', '.join(given + keys)})"
     return eval(outer, {"torch": torch, "inf": math.inf})(find(name), *tensors)
 
 
