@@ -21,7 +21,7 @@ local WORDS = {
   {"roughen%l*", "round stochastically"},
   {"by chance", "at random"},
   {"fold[ei]?[dns]?g?", "reduce", {},
-    "unfold|conv_nd|stft|spatial|planes|extremes|parity|nn/shape|nn/init|samples|docs/"},
+    "unfold|conv_nd|stft|spatial|planes|extremes|parity|nn/shape|nn/init|samples|op_cases|docs/"},
   {"walk%l* back", "backward pass"},
   {"box", "handle", {"box & muller", "box and muller", "viewbox"},
     "augment|transform|/mix|vision|parity|yolo|docs/texts|docs/examples|plot|prompt_image"},

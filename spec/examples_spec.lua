@@ -562,6 +562,31 @@ it("the fuzzer of autocast tells how many programs agreed", function()
   assert.matches("30 passed, 0 failed\n$", pipe:read "a")
 end)
 
+describe("bench/ops", function()
+  local cases = dofile "scripts/bench/op_cases.lua"
+
+  it("has every op of the table in a row, or a reason to leave it out", function()
+    local known, seen = {}, {}
+    for _, op in ipairs(dm.ops()) do known[op.name] = true end
+    for _, row in ipairs(cases.rows) do seen[row.name] = true end
+    for name in pairs(known) do
+      assert.is_true(seen[name] ~= (cases.left_out[name] ~= nil), name)
+    end
+    for name in pairs(seen) do assert.is_true(known[name], name) end
+    for name in pairs(cases.left_out) do assert.is_true(known[name], name) end
+  end)
+
+  it("times all of them, without PyTorch, too", function()
+    local pipe <close> = assert(io.popen(("env -u PYTHON LUA_PATH='./lua/?.lua;./lua/?/init.lua;;' "
+      .. "LUA_CPATH='./%s/lua/?.so;;' lua5.4 scripts/bench/ops.lua --tiny 2>&1"):format(build)))
+    local text = pipe:read "a"
+    has(text, "PyTorch absent", "### Below 0.95: 0 of ")
+    local forward = tonumber(text:match "| float32 | 64 +| forward +| %- +| (%d+)")
+    assert.is_true(forward > #cases.rows, text)
+    for line in text:gmatch "| demilune | [^\n]*" do assert.matches("LAPACK", line) end
+  end)
+end)
+
 it("prompt_image draws a session at the prompt #slow", function()
   if not os.execute "script -qec true /dev/null >/dev/null 2>&1" then
     return pending "no script(1), or no pseudo-terminals here"

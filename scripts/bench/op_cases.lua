@@ -346,6 +346,8 @@ add("conv", "conv_transpose2d", "n:BxKxHxH n:KxKx2x2 n:K", {options = "stride:2"
 add("conv", "conv_transpose3d", "n:PxQxDxDxD n:QxQx2x2x2 n:Q", {dtypes = "float32"})
 add("conv", "unfold", "n:BxKxHxH", {options = ":3&padding:1", peer = "F.unfold",
   counts = {1 << 10, 1 << 20, 1 << 21}})
+add("conv", "fold", "n:Bx9KxL", {options = ":H,H&:3&padding:1", peer = "F.fold",
+  counts = {1 << 10, 1 << 20, 1 << 21}})
 
 add("pool", "max_pool1d avg_pool1d", "n:BxKxL", {options = ":2", least = 64,
   dtypes = "float32,bfloat16"})
@@ -398,9 +400,9 @@ for reason, names in pairs{
     rnn_steps rnn_steps_backward conv2d_dx conv2d_dw reflection_pad replication_pad
     max_pool2d_coded max_pool2d_scatter max_pool2d_gather max_pool2d_position avg_pool2d_spread
     adaptive_avg_pool2d_spread]],
-  ["no twin"] = "slice linalg_polar linalg_matrix_sqrth complex",
+  ["not in PyTorch"] = "slice linalg_polar linalg_matrix_sqrth complex",
   ["wants another op's results"] = [[max_unpool1d max_unpool2d max_unpool3d linalg_lu_solve
-    linalg_ldl_solve linalg_householder_product lstm_cell istft ctc_loss fold]],
+    linalg_ldl_solve linalg_householder_product lstm_cell istft ctc_loss]],
   ["wants shapes of its own"] = "linalg_tensorinv linalg_tensorsolve einsum stft",
   ["random, by another road"] = "standard_gamma",
 } do

@@ -45,21 +45,37 @@ for _, op in ipairs(dm.ops()) do differentiable[op.name] = op.differentiable end
 -- ---------------------------------------------------------------------------
 -- The sides
 -- ---------------------------------------------------------------------------
-local function open_sides()
-  local ours = lib.worker("demilune", ("env DEMILUNE_NUM_THREADS=%d lua5.4 %s")
+local start = {}
+
+function start.demilune()
+  return lib.worker("demilune", ("env DEMILUNE_NUM_THREADS=%d lua5.4 %s")
     :format(options.threads, lib.quote(lib.here .. "/ops_ours.lua")))
-  local python = os.getenv "PYTHON"
-  if not python then return ours end
-  local peer = lib.worker("PyTorch", ("%senv OMP_NUM_THREADS=%d %s %s")
-    :format(lib.ALLOCATORS[2].command, options.threads, lib.quote(python),
+end
+
+function start.PyTorch()
+  return lib.worker("PyTorch", ("%senv OMP_NUM_THREADS=%d %s %s")
+    :format(lib.ALLOCATORS[2].command, options.threads, lib.quote(os.getenv "PYTHON"),
       lib.quote(lib.here .. "/ops_peer.py")))
-  local about = peer:ask "about"
-  if not about then
-    peer:close()
-    return ours
+end
+
+local workers, sides = {demilune = start.demilune()}, {"demilune"}
+
+if os.getenv "PYTHON" then
+  workers.PyTorch = start.PyTorch()
+  local about = workers.PyTorch:ask "about"
+  if about then
+    lib.peer_version = about.version
+    sides[2] = "PyTorch"
   end
-  lib.peer_version = about.version
-  return ours, peer
+end
+
+-- The answer of a side, or nil and why not; one that has ended is started anew.
+local function ask(side, request)
+  if workers[side].gone then
+    workers[side]:close()
+    workers[side] = start[side]()
+  end
+  return workers[side]:ask(table.unpack(request))
 end
 
 -- ---------------------------------------------------------------------------
@@ -69,7 +85,7 @@ local results, failures, failed = {}, {}, {}
 
 -- Notes why a side did not answer, once for an op and reason.
 local function fail(side, row, dtype, layout, why)
-  why = why:gsub("_", " ")
+  why = why:gsub("\1", " ")
   local key = side .. row.name .. why
   if failed[key] then return end
   failed[key] = true
@@ -97,7 +113,7 @@ local function requests(row, dtype, layout)
     local a, b = cases.request(row, n)
     if a then mine[#mine + 1], its[#its + 1] = a, b end
   end
-  if #mine > before then return mine, its end
+  if #mine > before then return {demilune = mine, PyTorch = its} end
 end
 
 -- Keeps the least of each figure.
@@ -107,22 +123,23 @@ local function keep(least, answer)
   end
 end
 
-local function measure(ours, peer, row, dtype, layout)
-  local mine, its = requests(row, dtype, layout)
-  if not mine then return end
-  local a, b = {}, {}
+local function measure(row, dtype, layout)
+  local asked = requests(row, dtype, layout)
+  if not asked then return end
+  local least = {demilune = {}, PyTorch = {}}
   for round = 1, options.rounds do
-    for turn = 1, peer and 2 or 1 do
-      local first = not peer or (round + turn) % 2 == 0
-      local answer, why = (first and ours or peer):ask(table.unpack(first and mine or its))
+    for turn = 1, #sides do
+      local side = sides[round % 2 == 0 and #sides + 1 - turn or turn]
+      local answer, why = ask(side, asked[side])
       why = why or answer.why
-      if why then fail(first and "demilune" or "PyTorch", row, dtype, layout, why) end
-      keep(first and a or b, answer or {})
+      if why then fail(side, row, dtype, layout, why) end
+      keep(least[side], answer or {})
     end
   end
-  for key, seconds in pairs(a) do
-    results[#results + 1] = {row = row, dtype = dtype, layout = layout, ours = seconds,
-      peer = b[key], size = tonumber(key:sub(2)), backward = key:sub(1, 1) == "b"}
+  for key, seconds in pairs(least.demilune) do
+    results[#results + 1] = {number = #results, row = row, dtype = dtype, layout = layout,
+      ours = seconds, peer = least.PyTorch[key], size = tonumber(key:sub(2)),
+      backward = key:sub(1, 1) == "b"}
   end
 end
 
@@ -192,7 +209,6 @@ end
 -- ---------------------------------------------------------------------------
 -- The sweep
 -- ---------------------------------------------------------------------------
-local ours, peer = open_sides()
 lib.heading "Ops"
 for _, row in ipairs(cases.rows) do
   if (row.family .. ":" .. row.name):find(options.case, 1, true) then
@@ -200,21 +216,21 @@ for _, row in ipairs(cases.rows) do
     for _, layout in ipairs(words(row.layouts)) do
       for _, dtype in ipairs(DTYPES) do
         if takes[dtype] and (layout == "contiguous" or not options.quick) then
-          measure(ours, peer, row, dtype, layout)
+          measure(row, dtype, layout)
         end
       end
     end
   end
 end
-ours:close()
-if peer then peer:close() end
+for _, worker in pairs(workers) do worker:close() end
 
 local order = {}
 for i, dtype in ipairs(DTYPES) do order[dtype] = i end
 table.sort(results, function(a, b)
   if a.dtype ~= b.dtype then return order[a.dtype] < order[b.dtype] end
   if a.size ~= b.size then return a.size < b.size end
-  return not a.backward and b.backward
+  if a.backward ~= b.backward then return b.backward end
+  return a.number < b.number
 end)
 print "Geometric means of PyTorch's time over ours.\n"
 print_groups({"dtype", "elements", "direction"}, function(r)

@@ -2,13 +2,13 @@
 -- A request is "time NAME PEER FORM DTYPE LAYOUT BACKWARD BLOCK SIZE SIZE ...", where a size is
 -- "1024~n:32x32;p!:32x32~:-1&keepdim:true": its name, the inputs, and the options (op_cases.lua
 -- says what their letters mean). The answer is "f1024=1e-6 b1024=3e-6", seconds of a call and of a
--- call with its gradients; `why` has the first error, its spaces as "_".
+-- call with its gradients; `why` has the first error, its spaces as bytes 1.
 local dm = require "demilune"
 local F, now = dm.nn.functional, dm.now
 
 local CALLS = 16 -- of small tensors share a scope, as the ops of a step do
 local SMALL = 1 << 14 -- elements
-local ENOUGH = 0.5 -- seconds; a longer call is timed once
+local ENOUGH = 0.05 -- seconds; a longer call is timed once a round
 
 -- ---------------------------------------------------------------------------
 -- Inputs
@@ -77,7 +77,7 @@ local kept, kept_elements = {}, 0
 local function input(word, dtype, layout, broadcast)
   local key = table.concat({word, dtype, layout, broadcast or ""}, " ")
   if not kept[key] then
-    if kept_elements > 1 << 27 then kept, kept_elements = {}, 0 end
+    if kept_elements > 1 << 28 then kept, kept_elements = {}, 0 end
     kept[key] = make(word, dtype, layout, broadcast)
     kept_elements = kept_elements + kept[key]:numel()
   end
@@ -113,9 +113,9 @@ local function literal(text, dtype)
 end
 
 local function find(name)
-  for _, room in ipairs{"special", "linalg", "fft"} do
-    local rest = name:match("^" .. room .. "_(.*)$")
-    if rest and dm[room][rest] then return dm[room][rest] end
+  for _, module in ipairs{"special", "linalg", "fft"} do
+    local rest = name:match("^" .. module .. "_(.*)$")
+    if rest and dm[module][rest] then return dm[module][rest] end
   end
   return dm[name] or F[name] or dm.zeros(1)[name] or error("no such op")
 end
@@ -143,7 +143,7 @@ local function call(name, form, items, named, options, dtype, of)
   if #keys > 0 then given[#given + 1] = "{" .. table.concat(keys, ", ") .. "}" end
   local code = ("local f%s = ... return function() return f(%s) end"):format(
     (", "):rep(#names > 0 and 1 or 0) .. table.concat(names, ", "), table.concat(given, ", "))
-  return assert(load(code))(find(name), table.unpack(values)), values
+  return assert(load(code, "=call"))(find(name), table.unpack(values)), values
 end
 
 -- The first tensor of floats among results, which may be in a list.
@@ -179,7 +179,7 @@ local function seconds(f, n, together)
   return now() - from
 end
 
--- Seconds of a call: the least over two blocks of so many seconds.
+-- Seconds of a call after a first one: the least over two blocks of so many seconds.
 local function fastest(f, block, elements)
   local together = elements <= SMALL and CALLS or 1
   seconds(f, 1, 1)
@@ -205,7 +205,8 @@ function requests.time(name, _, form, dtype, layout, backward, block, ...)
     if ok then
       answer[key] = ("%.4g"):format(result)
     elseif not answer.why then
-      answer.why = tostring(result):gsub("%s+", "_"):gsub("=", ":"):sub(1, 160)
+      local text = tostring(result):gsub("^call:1: ", ""):sub(1, 160)
+      answer.why = text:gsub("%s+", "\1"):gsub("=", ":")
     end
   end
   for _, size in ipairs{...} do

@@ -14,7 +14,7 @@ except ImportError:
 
 warnings.simplefilter("ignore")  # about variances of one element
 
-ENOUGH = 0.5  # seconds; a longer call is timed once
+ENOUGH = 0.05  # seconds; a longer call is timed once a round
 
 
 # ---- inputs -----------------------------------------------------------------
@@ -85,7 +85,7 @@ KEPT = {}
 def make_input(*key):
     """The tensor of a word, kept from request to request while they are few."""
     if key not in KEPT:
-        if sum(x.numel() for x in KEPT.values()) > 1 << 27:
+        if sum(x.numel() for x in KEPT.values()) > 1 << 28:
             KEPT.clear()
         KEPT[key] = make(*key)
     return KEPT[key]
@@ -130,14 +130,14 @@ def find(name):
         for word in name.split(".")[1:]:
             found = getattr(found, word)
         return found
-    for room in ("special", "linalg", "fft"):
-        if name.startswith(room + "_"):
-            found = getattr(getattr(torch, room), name[len(room) + 1:], None)
+    for module in ("special", "linalg", "fft"):
+        if name.startswith(module + "_"):
+            found = getattr(getattr(torch, module), name[len(module) + 1:], None)
             if found:
                 return found
-    for room in (torch, F, torch.Tensor):
-        if hasattr(room, name):
-            return getattr(room, name)
+    for module in (torch, F, torch.Tensor):
+        if hasattr(module, name):
+            return getattr(module, name)
     raise NameError(f"no {name}")
 
 
@@ -198,7 +198,7 @@ def seconds(f, n):
 
 
 def fastest(f, block):
-    """Seconds of a call: the least over two blocks of so many seconds."""
+    """Seconds of a call after a first one: the least over two blocks of so many seconds."""
     seconds(f, 1)
     n, t = 1, seconds(f, 1)
     while t < block / 4:
@@ -217,7 +217,7 @@ def time_sizes(_, name, form, dtype, layout, backward, block, *sizes):
         try:
             answer[key] = f"{work():.4g}"
         except Exception as e:  # whatever it is, the driver lists it
-            text = "_".join(f"{type(e).__name__}: {e}".replace("=", ":").split())
+            text = "\1".join(f"{type(e).__name__}: {e}".replace("=", ":").split())
             answer.setdefault("why", text[:160])
     for size in sizes:
         n, words, options = size.split("~")
