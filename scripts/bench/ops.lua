@@ -2,10 +2,12 @@
 -- layouts, the call alone and with its gradients.
 --   PYTHON=python3 scripts/run scripts/bench/ops.lua [--quick] [--case TEXT] [--threads 2]
 --       [--dtypes float32,bfloat16] [--sizes 1,1k,1M,16M] [--rounds 3] [--block 0.005] [--all]
---       [--tiny]
+--       [--log FILE] [--tiny]
 -- --case: the ops whose name, or "family:" and name, holds TEXT. --quick: float32 and bfloat16, 1k
 -- and 1M elements, contiguous; about ten minutes on two cores, the whole about an hour. --tiny: few
--- elements and short blocks, to see that it runs. op_cases.lua has the rows.
+-- elements and short blocks, to see that it runs. --log: a line with every figure, as it comes,
+-- with tabs between op, inputs, dtype, layout, elements, direction, and the seconds of both sides.
+-- op_cases.lua has the rows.
 --
 -- A figure is the least time of a call, over blocks of --block seconds in each of --rounds rounds,
 -- in which the sides take turns. Transposed are all matrices; broadcast is the second operand (a
@@ -15,8 +17,11 @@ local lib = dofile((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/lib.lua")
 local cases = require "op_cases"
 local dm = require "demilune"
 local options = lib.options{quick = false, case = "", dtypes = "", sizes = "", rounds = 3,
-  block = 0.005, threads = tonumber(lib.output "nproc") or 1, all = false, tiny = false}
+  block = 0.005, threads = tonumber(lib.output "nproc") or 1, all = false, tiny = false, log = ""}
 if options.tiny then options.rounds, options.block = 1, 1e-5 end
+
+local log = options.log ~= "" and assert(io.open(options.log, "w"))
+if log then log:setvbuf "line" end
 
 local SIZES = {["1"] = 1, ["1k"] = 1 << 10, ["1M"] = 1 << 20, ["16M"] = 1 << 24, ["64"] = 64}
 local LEAST, WORST = 0.95, 100
@@ -83,6 +88,8 @@ end
 -- ---------------------------------------------------------------------------
 local results, failures, failed = {}, {}, {}
 
+local function direction(r) return r.backward and "with gradients" or "forward" end
+
 -- Notes why a side did not answer, once for an op and reason.
 local function fail(side, row, dtype, layout, why)
   why = why:gsub("\1", " ")
@@ -137,9 +144,13 @@ local function measure(row, dtype, layout)
     end
   end
   for key, seconds in pairs(least.demilune) do
-    results[#results + 1] = {number = #results, row = row, dtype = dtype, layout = layout,
-      ours = seconds, peer = least.PyTorch[key], size = tonumber(key:sub(2)),
-      backward = key:sub(1, 1) == "b"}
+    local r = {number = #results, row = row, dtype = dtype, layout = layout, ours = seconds,
+      peer = least.PyTorch[key], size = tonumber(key:sub(2)), backward = key:sub(1, 1) == "b"}
+    results[#results + 1] = r
+    if log then
+      log:write(table.concat({cases.title(row), row.inputs, dtype, layout, r.size,
+        direction(r), seconds, r.peer or "-"}, "\t"), "\n")
+    end
   end
 end
 
@@ -151,8 +162,6 @@ local function size_name(n)
     if value == n then return name end
   end
 end
-
-local function direction(r) return r.backward and "with gradients" or "forward" end
 
 -- The geometric mean of the ratios of a list, how many they are, and how many lose.
 local function summary(list)
