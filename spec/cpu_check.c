@@ -1015,6 +1015,31 @@ static void check_formulas(const dm_Loops *a, const dm_Loops *b) {
     check(alike(a->triple[i].f32, b->triple[i].f32, same_bits, 0.5), "triple, plain and wide");
 }
 
+/* Each of the 16 functions of two bools, whose bytes are any number where they are true. */
+static void check_truth(const dm_Loops *l) {
+  enum { MOST = 200 };
+  bool ok = true;
+  for (int f = 0; f < 16; f++) {
+    const uint8_t c[4] = {f & 1, f >> 1 & 1, f >> 2 & 1, f >> 3 & 1};
+    const dm_Truth t = {c[0], c[1], c[2], c[3]};
+    for (int64_t n = 0; n <= MOST; n++) {
+      uint8_t a[MOST], b[MOST], y[MOST + 1] = {0};
+      for (int64_t i = 0; i < n; i++) {
+        a[i] = next_u64() % 2 ? (uint8_t)below(256) : 0;
+        b[i] = next_u64() % 2 ? (uint8_t)below(256) : 0;
+      }
+      y[n] = FILL;
+      l->truth((const uint8_t *const[]){a, b}, y, n, &t);
+      for (int64_t i = 0; i < n; i++) {
+        const int p = a[i] != 0, q = b[i] != 0;
+        ok = ok && y[i] == ((c[0] + c[1] * p + c[2] * q + c[3] * p * q) & 1);
+      }
+      ok = ok && y[n] == FILL;
+    }
+  }
+  check(ok, "functions of two bools");
+}
+
 static void check_draws(const dm_Loops *a, const dm_Loops *b) {
   enum { N = 40, WORDS = 4 * N };
   bool ok = true;
@@ -1051,6 +1076,7 @@ static void check_wide_loops(const dm_Loops *wide) {
   check_erfinv(wide);
   check_pair_ops(wide);
   check_formulas(&dm_loops_plain, wide);
+  check_truth(wide);
   check_draws(&dm_loops_plain, wide);
 }
 
@@ -1058,6 +1084,7 @@ static void check_loops(void) {
   check_accuracy(&dm_loops_plain);
   check_erfinv(&dm_loops_plain);
   check_pair_ops(&dm_loops_plain);
+  check_truth(&dm_loops_plain);
   if (dm_cpu_variant() >= DM_AVX2 && dm_loops_avx2()) check_wide_loops(dm_loops_avx2());
   if (dm_cpu_variant() >= DM_AVX512 && dm_loops_avx512()) check_wide_loops(dm_loops_avx512());
 }

@@ -19,4 +19,10 @@ typedef struct dm_Pointwise {
   dm_BlockI64 *i64; /* integers and bool; NULL: not for them */
 } dm_Pointwise;
 
+/* A function of two bools a and b as a polynomial modulo 2, which each of them is (I. Zhegalkin
+   1927): none + left a + right b + both a b, of numbers that are 0 or 1. */
+typedef struct dm_Truth {
+  uint8_t none, left, right, both;
+} dm_Truth;
+
 #endif

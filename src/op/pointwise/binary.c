@@ -125,6 +125,10 @@ dm_status binary_cpu(dm_Call *c) {
   if (results[pair] == FLOAT && !dm_is_float(t)) t = dm_default_dtype();
   if (results[pair] == BOOL && dm_is_low(t)) return compare_16bit(c, pair, t);
   const double pq[2] = {dm_pair_param(c), 0};
+  if (t == DM_BOOL && results[pair] != QUOTIENT) {
+    dm_pointwise_bools(c->out[0], c->in[0], c->in[1], &dm_loops()->pair[pair], pq);
+    return DM_OK;
+  }
   const dm_Pointwise *const power = pair == DM_OP_pow ? simple_power(c->in[1], t) : NULL;
   if (power) return dm_pointwise(c->out[0], 1, c->in, t, power, pq);
   return dm_pointwise(c->out[0], 2, c->in, t, &dm_loops()->pair[pair], pq);

@@ -8,9 +8,11 @@
    16 bits, int64 for integers) unless its elements are dense in that type already; then one
    call of the formula's loop does the arithmetic on dense arrays, which the compiler
    vectorizes; then the result is rounded once into the output's dtype. An output may be one
-   of the inputs: a block is read before it is written. */
+   of the inputs: a block is read before it is written. A run whose operands need no buffer is
+   one block, however long. */
 #include "op/pointwise/pointwise.h"
 
+#include "cpu/loops/loops.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 
@@ -20,19 +22,37 @@ typedef struct Job {
   dm_Iter it;
   const dm_Pointwise *fn;
   const double *param;
+  const dm_Truth *truth; /* what fn does to bools, where all operands are */
   int n_in;
   uint8_t dtype[DM_ITER_OPERANDS];
 } Job;
 
+/* Bools are moved as bytes; strides are in elements. */
+static void dm_load_b8(dm_DType from, const void *src, int64_t stride, int64_t n,
+                       uint8_t *dst) {
+  const uint8_t *p = src;
+  DM_UNUSED(from);
+  for (int64_t i = 0; i < n; i++) dst[i] = p[i * stride];
+}
+static void dm_store_b8(dm_DType to, void *dst, int64_t stride, int64_t n, const uint8_t *src) {
+  uint8_t *p = dst;
+  DM_UNUSED(to);
+  for (int64_t i = 0; i < n; i++) p[i * stride] = src[i];
+}
+
 /* One run in one compute type. A dense operand that already has the type is used without a
    copy; one that is broadcast along the run (stride 0) is widened once, in the first block. */
-#define RUN(SUFFIX, TYPE, DTYPE)                                                               \
+#define RUN(SUFFIX, TYPE, DTYPE, COMPUTE)                                                      \
   static void run_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {    \
     const Job *j = ctx;                                                                        \
     TYPE buf[DM_POINT_IN + 1][DM_BLOCK];                                                       \
     const TYPE *in[DM_POINT_IN];                                                               \
-    for (int64_t at = 0; at < n; at += DM_BLOCK) {                                             \
-      const int64_t m = dm_min_i64(DM_BLOCK, n - at);                                          \
+    const bool direct = j->dtype[0] == DTYPE && stride[0] == 1;                                \
+    bool dense = direct;                                                                       \
+    for (int i = 1; i <= j->n_in; i++) dense &= j->dtype[i] == DTYPE && stride[i] == 1;        \
+    const int64_t most = dense ? n : DM_BLOCK;                                                 \
+    for (int64_t at = 0; at < n; at += most) {                                                 \
+      const int64_t m = dm_min_i64(most, n - at);                                              \
       for (int i = 0; i < j->n_in; i++) {                                                      \
         const int64_t s = stride[i + 1];                                                       \
         const char *p = ptr[i + 1] + at * s * j->it.size[i + 1];                               \
@@ -44,9 +64,8 @@ typedef struct Job {
         }                                                                                      \
       }                                                                                        \
       char *q = ptr[0] + at * stride[0] * j->it.size[0];                                       \
-      const bool direct = j->dtype[0] == DTYPE && stride[0] == 1;                              \
       TYPE *out = direct ? (TYPE *)(void *)q : buf[DM_POINT_IN];                               \
-      j->fn->SUFFIX(in, out, m, j->param);                                                     \
+      COMPUTE;                                                                                 \
       if (!direct) dm_store_##SUFFIX((dm_DType)j->dtype[0], q, stride[0], m, out);             \
     }                                                                                          \
   }                                                                                            \
@@ -54,9 +73,10 @@ typedef struct Job {
     const Job *j = ctx;                                                                        \
     dm_iter_range(&j->it, begin, end, run_##SUFFIX, ctx);                                      \
   }
-RUN(f32, float, DM_F32)
-RUN(f64, double, DM_F64)
-RUN(i64, int64_t, DM_I64)
+RUN(f32, float, DM_F32, j->fn->f32(in, out, m, j->param))
+RUN(f64, double, DM_F64, j->fn->f64(in, out, m, j->param))
+RUN(i64, int64_t, DM_I64, j->fn->i64(in, out, m, j->param))
+RUN(b8, uint8_t, DM_BOOL, dm_loops()->truth(in, out, m, j->truth))
 #undef RUN
 
 /* Few dense elements of one shape are one block, without an iterator: computed in place if
@@ -111,14 +131,15 @@ static void one_block(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType t
    function apart, so that the common path needs no guard of this frame's arrays. */
 static __attribute__((noinline)) void strided(dm_Tensor *out, int n_in, dm_Tensor *const *in,
                                               dm_DType type, const dm_Pointwise *fn,
-                                              const double *param) {
-  Job j = {.fn = fn, .param = param, .n_in = n_in};
+                                              const double *param, const dm_Truth *truth) {
+  Job j = {.fn = fn, .param = param, .truth = truth, .n_in = n_in};
   dm_Tensor *all[DM_POINT_IN + 1] = {out};
   for (int i = 0; i < n_in; i++) all[i + 1] = in[i];
   for (int i = 0; i <= n_in; i++) j.dtype[i] = all[i]->dtype;
   dm_iter_init(&j.it, n_in + 1, all);
   dm_parallel_for(out->numel, DM_POINT_GRAIN,
-                  type == DM_F32   ? range_f32
+                  truth            ? range_b8
+                  : type == DM_F32 ? range_f32
                   : type == DM_F64 ? range_f64
                                    : range_i64,
                   &j);
@@ -137,8 +158,30 @@ dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType 
     block_low(out, n_in, in, fn, param);
     return DM_OK;
   }
-  strided(out, n_in, in, type, fn, param);
+  strided(out, n_in, in, type, fn, param, NULL);
   return DM_OK;
+}
+
+/* What a formula does to bools: its integer form, tried with each pair of them. */
+static dm_Truth truth_of(const dm_Pointwise *fn, const double *param) {
+  const int64_t a[4] = {0, 0, 1, 1}, b[4] = {0, 1, 0, 1}, *const in[2] = {a, b};
+  int64_t y[4];
+  fn->i64(in, y, 4, param);
+  const bool none = y[0] != 0, right = y[1] != 0, left = y[2] != 0, both = y[3] != 0;
+  return (dm_Truth){none, none ^ left, none ^ right, none ^ left ^ right ^ both};
+}
+
+void dm_pointwise_bools(dm_Tensor *out, dm_Tensor *a, dm_Tensor *b, const dm_Pointwise *fn,
+                        const double *param) {
+  dm_Tensor *const in[2] = {a, b};
+  const dm_Truth truth = truth_of(fn, param);
+  if (out->numel == 0) return;
+  if (!is_one_block(out, 2, in, DM_BOOL)) {
+    strided(out, 2, in, DM_BOOL, NULL, NULL, &truth);
+    return;
+  }
+  const uint8_t *const p[2] = {dm_tensor_data(a), dm_tensor_data(b)};
+  dm_loops()->truth(p, dm_tensor_data(out), out->numel, &truth);
 }
 
 /* ---- short hands of compositions; they do nothing after a step that failed ---- */

@@ -12,6 +12,10 @@
 /* out = fn(in...), in the compute type of `compute`; in broadcast to out. */
 dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType compute,
                        const dm_Pointwise *fn, const double *param);
+/* The same where a, b and out are bool: fn's integer form, which must be defined for 0 and 1,
+   by a loop over bytes. A formula of one operand gets it as both. */
+void dm_pointwise_bools(dm_Tensor *out, dm_Tensor *a, dm_Tensor *b, const dm_Pointwise *fn,
+                        const double *param);
 
 /* Compositions' short hands; see dm_x. */
 dm_Tensor *x_add(dm_X *x, dm_Tensor *a, dm_Tensor *b);

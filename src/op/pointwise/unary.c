@@ -203,6 +203,15 @@ dm_status predicate_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* Out 0 by a formula of single.inc. */
+static dm_status predicate(dm_Call *c, const dm_Pointwise *fn) {
+  dm_Tensor *const x = c->in[0];
+  if (x->dtype != DM_BOOL)
+    return dm_pointwise(c->out[0], 1, c->in, (dm_DType)x->dtype, fn, NULL);
+  dm_pointwise_bools(c->out[0], x, x, fn, NULL);
+  return DM_OK;
+}
+
 /* Loops that write 1 or 0 in the compute type; the store makes a bool of it. */
 #define BLOCK(NAME, TYPE, SUFFIX, EXPR)                                                        \
   static void NAME##_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *pq) { \
@@ -214,13 +223,13 @@ dm_status predicate_rule(dm_Call *c) {
       out[i] = (real)(EXPR);                                                                   \
     }                                                                                          \
   }
-#define PREDICATE(NAME, FLOAT_EXPR, INT_EXPR)                                       \
-  BLOCK(NAME, float, f32, FLOAT_EXPR)                                               \
-  BLOCK(NAME, double, f64, FLOAT_EXPR)                                              \
-  BLOCK(NAME, int64_t, i64, INT_EXPR)                                               \
-  dm_status NAME##_cpu(dm_Call *c) {                                                \
-    static const dm_Pointwise fn = {NAME##_f32, NAME##_f64, NAME##_i64};            \
-    return dm_pointwise(c->out[0], 1, c->in, (dm_DType)c->in[0]->dtype, &fn, NULL); \
+#define PREDICATE(NAME, FLOAT_EXPR, INT_EXPR)                            \
+  BLOCK(NAME, float, f32, FLOAT_EXPR)                                    \
+  BLOCK(NAME, double, f64, FLOAT_EXPR)                                   \
+  BLOCK(NAME, int64_t, i64, INT_EXPR)                                    \
+  dm_status NAME##_cpu(dm_Call *c) {                                     \
+    static const dm_Pointwise fn = {NAME##_f32, NAME##_f64, NAME##_i64}; \
+    return predicate(c, &fn);                                            \
   }
 #include "base/single.inc"
 #undef BLOCK
