@@ -133,3 +133,22 @@ describe("nn.Linear's activation", function()
     near(layer(x):detach(), plain:detach(), 1e-6)
   end)
 end)
+
+describe("a matrix whose columns are contiguous", function()
+  it("times a column is the product of its copy", function()
+    local function same(f, a, ...) assert.is_true(dm.equal(f(a:contiguous(), ...), f(a, ...))) end
+    for _, dtype in ipairs{"float32", "float64", "float16", "bfloat16", "int32"} do
+      for _, size in ipairs{{1, 300}, {300, 1}, {7, 300}, {300, 257}, {64, 4100}, {40, 0}} do
+        local m, k = table.unpack(size)
+        local a, v = dm.randn(k, m):mul(4):to(dtype):t(), dm.randn(k):mul(4):to(dtype)
+        same(dm.matmul, a, v)
+        same(dm.matmul, a, v:unsqueeze(-1))
+        same(function(x) return dm.addmv(dm.ones(m):to(dtype), x, v, {alpha = 2, beta = 3}) end, a)
+        same(function(x) return dm.addmm(dm.ones(1):to(dtype), x, v:unsqueeze(2)) end, a)
+      end
+      local a, b = dm.randn(3, 70, 50):to(dtype):transpose(2, 3), dm.randn(3, 70, 1):to(dtype)
+      same(dm.bmm, a, b)
+      same(dm.bmm, a, b:expand(3, 70, 1))
+    end
+  end)
+end)

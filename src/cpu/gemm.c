@@ -356,6 +356,23 @@ static const dm_Kernel *kernel_for(const Gemm *g, dm_DType type) {
   return g->a.dtype == g->b.dtype && g->k > 0 ? dm_kernel_for(g->a.dtype) : dm_kernel(type);
 }
 
+/* A matrix whose columns are contiguous, times one column, becomes a row times the transpose of
+   the matrix: the kernel takes its columns as vectors, where it lies. C is contiguous, and is
+   the same either way. */
+static void transpose_column(Gemm *g) {
+  if (g->n != 1 || g->m == 1 || g->a.rs != 1 || g->ldc != 1) return;
+  const dm_Mat a = g->a, b = g->b;
+  const int64_t m = g->m, a_step = g->a_step;
+  g->a = (dm_Mat){.data = b.data, .dtype = b.dtype, .rs = b.cs, .cs = b.rs};
+  g->b = (dm_Mat){.data = a.data, .dtype = a.dtype, .rs = a.cs, .cs = a.rs};
+  g->m = 1;
+  g->n = g->ldc = m;
+  g->a_step = g->b_step;
+  g->b_step = a_step;
+  if (g->bias_axis != DM_BIAS_NONE)
+    g->bias_axis = g->bias_axis == DM_BIAS_PER_COL ? DM_BIAS_PER_ROW : DM_BIAS_PER_COL;
+}
+
 /* Plans the call from its shapes, runs its tasks, and joins the parts of k. */
 static dm_status run(Gemm *g) {
   const bool wide = g->a.dtype == DM_F64 || g->b.dtype == DM_F64;
@@ -363,6 +380,7 @@ static dm_status run(Gemm *g) {
     return dm_fail(DM_EARG, "matmul: a is %s and b is %s; float64 goes with float64",
                    dm_dtype_name(g->a.dtype), dm_dtype_name(g->b.dtype));
   if (g->m <= 0 || g->n <= 0 || g->n_batch <= 0) return DM_OK;
+  transpose_column(g);
   g->kn = kernel_for(g, wide ? DM_F64 : DM_F32);
   g->es = dm_dtype_size(g->kn->type);
   plan_split(g);
