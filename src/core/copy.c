@@ -23,7 +23,6 @@ static void copy_bytes(void *ctx, int64_t begin, int64_t end) {
 
 /* A transposing copy: `out` is contiguous in its last dim, `in` in another one. Squares of
    both dims are transposed in cache, so that each cache line is read and written once. */
-enum { SQUARE = 32 };
 typedef struct Transpose {
   dm_Iter it;
   int dim;         /* in which `in` is contiguous */
@@ -36,9 +35,9 @@ typedef struct Transpose {
     typedef uint##BITS##_t Item;                                                           \
     const Item *from = (const Item *)(const void *)vfrom;                                  \
     Item *to = (Item *)(void *)vto;                                                        \
-    Item square[SQUARE][SQUARE];                                                           \
-    for (int64_t j = 0; j < n; j += SQUARE) {                                              \
-      const int64_t some = dm_min_i64(SQUARE, n - j);                                      \
+    Item square[DM_SQUARE][DM_SQUARE];                                                     \
+    for (int64_t j = 0; j < n; j += DM_SQUARE) {                                           \
+      const int64_t some = dm_min_i64(DM_SQUARE, n - j);                                   \
       for (int64_t k = 0; k < some; k++)                                                   \
         for (int64_t i = 0; i < m; i++) square[i][k] = from[(j + k) * from_step + i];      \
       for (int64_t i = 0; i < m; i++)                                                      \
@@ -51,13 +50,21 @@ DEFINE_TRANSPOSE(32)
 DEFINE_TRANSPOSE(64)
 #undef DEFINE_TRANSPOSE
 
-/* Unit u: SQUARE positions of dim, the whole last dim, one position of each other dim. */
+void dm_transpose(int size, const char *from, int64_t from_step, int64_t m, int64_t n, char *to,
+                  int64_t to_step) {
+  (size == 1   ? transpose_8
+   : size == 2 ? transpose_16
+   : size == 4 ? transpose_32
+               : transpose_64)(from, from_step, m, n, to, to_step);
+}
+
+/* Unit u: DM_SQUARE positions of dim, the whole last dim, one position of each other dim. */
 static void transpose_range(void *ctx, int64_t begin, int64_t end) {
   const Transpose *t = ctx;
   const dm_Iter *const it = &t->it;
   const int last = it->ndim - 1, size = it->size[0];
   for (int64_t u = begin; u < end; u++) {
-    const int64_t first = u % t->n_block * SQUARE;
+    const int64_t first = u % t->n_block * DM_SQUARE;
     int64_t rest = u / t->n_block, to = first * it->stride[0][t->dim], from = first;
     for (int d = 0; d < last; d++) {
       if (d == t->dim) continue;
@@ -65,12 +72,9 @@ static void transpose_range(void *ctx, int64_t begin, int64_t end) {
       from += rest % it->shape[d] * it->stride[1][d];
       rest /= it->shape[d];
     }
-    (size == 1   ? transpose_8
-     : size == 2 ? transpose_16
-     : size == 4 ? transpose_32
-                 : transpose_64)(it->data[1] + from * size, it->stride[1][last],
-                                 dm_min_i64(SQUARE, it->shape[t->dim] - first), it->shape[last],
-                                 it->data[0] + to * size, it->stride[0][t->dim]);
+    dm_transpose(size, it->data[1] + from * size, it->stride[1][last],
+                 dm_min_i64(DM_SQUARE, it->shape[t->dim] - first), it->shape[last],
+                 it->data[0] + to * size, it->stride[0][t->dim]);
   }
 }
 
@@ -86,9 +90,9 @@ static bool try_transpose(dm_Tensor *out, dm_Tensor *in) {
     return false;
   while (t.dim < last && (t.it.stride[1][t.dim] != 1 || t.it.shape[t.dim] < LEAST)) t.dim++;
   if (t.dim == last) return false;
-  t.n_block = (t.it.shape[t.dim] + SQUARE - 1) / SQUARE;
+  t.n_block = (t.it.shape[t.dim] + DM_SQUARE - 1) / DM_SQUARE;
   const int64_t units = out->numel / t.it.shape[t.dim] / t.it.shape[last] * t.n_block;
-  dm_parallel_for(units, dm_max_i64(1, GRAIN / (SQUARE * t.it.shape[last])), transpose_range,
+  dm_parallel_for(units, dm_max_i64(1, GRAIN / (DM_SQUARE * t.it.shape[last])), transpose_range,
                   &t);
   return true;
 }

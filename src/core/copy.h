@@ -13,4 +13,10 @@ dm_status dm_dense_new(dm_Tensor *t, dm_Tensor **out);
    The bits of the elements stay as they are. */
 void dm_copy_elements(dm_Tensor *out, dm_Tensor *in);
 
+/* Transposes n columns of m <= DM_SQUARE neighbouring elements of `size` bytes: element (i, j),
+   which is from[j * from_step + i], becomes to[i * to_step + j]. Steps count elements. */
+enum { DM_SQUARE = 32 };
+void dm_transpose(int size, const char *from, int64_t from_step, int64_t m, int64_t n, char *to,
+                  int64_t to_step);
+
 #endif

@@ -9,9 +9,13 @@
    call of the formula's loop does the arithmetic on dense arrays, which the compiler
    vectorizes; then the result is rounded once into the output's dtype. An output may be one
    of the inputs: a block is read before it is written. A run whose operands need no buffer is
-   one block, however long. */
+   one block, however long.
+
+   An operand that lies across the runs, as a transposed matrix does, would be read a cache line
+   for each element: tiles of it are transposed into a buffer first. */
 #include "op/pointwise/pointwise.h"
 
+#include "core/copy.h"
 #include "cpu/loops/loops.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
@@ -23,6 +27,7 @@ typedef struct Job {
   const dm_Pointwise *fn;
   const double *param;
   const dm_Truth *truth; /* what fn does to bools, where all operands are */
+  dm_RunFn *run;         /* in the compute type */
   int n_in;
   uint8_t dtype[DM_ITER_OPERANDS];
 } Job;
@@ -68,16 +73,115 @@ static void dm_store_b8(dm_DType to, void *dst, int64_t stride, int64_t n, const
       COMPUTE;                                                                                 \
       if (!direct) dm_store_##SUFFIX((dm_DType)j->dtype[0], q, stride[0], m, out);             \
     }                                                                                          \
-  }                                                                                            \
-  static void range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                          \
-    const Job *j = ctx;                                                                        \
-    dm_iter_range(&j->it, begin, end, run_##SUFFIX, ctx);                                      \
   }
 RUN(f32, float, DM_F32, j->fn->f32(in, out, m, j->param))
 RUN(f64, double, DM_F64, j->fn->f64(in, out, m, j->param))
 RUN(i64, int64_t, DM_I64, j->fn->i64(in, out, m, j->param))
 RUN(b8, uint8_t, DM_BOOL, dm_loops()->truth(in, out, m, j->truth))
 #undef RUN
+
+/* Elements [begin, end) of a job. */
+static void range_runs(void *ctx, int64_t begin, int64_t end) {
+  const Job *j = ctx;
+  dm_iter_range(&j->it, begin, end, j->run, ctx);
+}
+
+/* ---- operands that lie across ---- */
+
+enum {
+  LINE = 64,           /* bytes of a cache line, of which a tile reads all */
+  TILE = 256,          /* columns of a tile */
+  TILE_LEAST = 4,      /* the shortest dims, and */
+  TILE_ELEMENTS = 4096 /* fewest elements, that pay for it: few stay in the first-level cache */
+};
+
+/* A call in tiles of `rows` positions of `dim`, in which the operands `across` are contiguous,
+   and TILE of the last dim, in which they are not. */
+typedef struct Tiles {
+  Job *j;
+  int dim;
+  int64_t rows, n_down, n_along; /* tiles along dim, along the last dim */
+  bool across[DM_ITER_OPERANDS];
+} Tiles;
+
+/* The tile of an iterator at these positions of dim and of the last dim; `rest` numbers the
+   positions of the others. */
+static dm_Iter tile_at(const Tiles *t, int64_t down, int64_t along, int64_t rest) {
+  const dm_Iter *const it = &t->j->it;
+  const int last = it->ndim - 1;
+  dm_Iter tile = {.n_op = it->n_op, .ndim = 2};
+  tile.shape[0] = dm_min_i64(t->rows, it->shape[t->dim] - down);
+  tile.shape[1] = dm_min_i64(TILE, it->shape[last] - along);
+  tile.numel = tile.shape[0] * tile.shape[1];
+  for (int i = 0; i < it->n_op; i++) {
+    const int64_t *const stride = it->stride[i];
+    int64_t off = down * stride[t->dim] + along * stride[last], left = rest;
+    for (int d = 0; d < last; d++) {
+      if (d == t->dim) continue;
+      off += left % it->shape[d] * stride[d];
+      left /= it->shape[d];
+    }
+    tile.size[i] = it->size[i];
+    tile.data[i] = it->data[i] + off * it->size[i];
+    tile.stride[i][0] = stride[t->dim];
+    tile.stride[i][1] = stride[last];
+  }
+  return tile;
+}
+
+/* Operands that lie across are transposed, each into a buffer, and take part from there. */
+static void range_tiles(void *ctx, int64_t begin, int64_t end) {
+  const Tiles *t = ctx;
+  _Alignas(LINE) char buffer[DM_POINT_IN][LINE * TILE];
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t down = u % t->n_down * t->rows, rest = u / t->n_down;
+    dm_Iter tile = tile_at(t, down, rest % t->n_along * TILE, rest / t->n_along);
+    for (int i = 1; i < tile.n_op; i++) {
+      if (!t->across[i]) continue;
+      char *const to = buffer[i - 1];
+      dm_transpose(tile.size[i], tile.data[i], tile.stride[i][1], tile.shape[0], tile.shape[1],
+                   to, TILE);
+      tile.data[i] = to;
+      tile.stride[i][0] = TILE;
+      tile.stride[i][1] = 1;
+    }
+    dm_iter_range(&tile, 0, tile.numel, t->j->run, t->j);
+  }
+}
+
+/* Whether operand i is contiguous in dim d, and not along the runs. */
+static bool lies_across(const dm_Iter *it, int i, int d) {
+  const int64_t along = it->stride[i][it->ndim - 1];
+  return it->stride[i][d] == 1 && along != 1 && along != 0;
+}
+
+/* The first dim, but for the last, in which an operand lies across; -1: none. */
+static int dim_across(const dm_Iter *it) {
+  for (int d = 0; d < it->ndim - 1; d++)
+    for (int i = 1; i < it->n_op && it->shape[d] >= TILE_LEAST; i++)
+      if (lies_across(it, i, d)) return d;
+  return -1;
+}
+
+/* Runs a call in tiles where that pays; false: it has done nothing. */
+static bool try_tiles(Job *j) {
+  const dm_Iter *const it = &j->it;
+  const int64_t width = it->shape[it->ndim - 1];
+  if (it->numel < TILE_ELEMENTS || width < TILE_LEAST) return false;
+  Tiles t = {.j = j, .dim = dim_across(it), .rows = DM_SQUARE};
+  if (t.dim < 0) return false;
+  for (int i = 1; i < it->n_op; i++) {
+    t.across[i] = lies_across(it, i, t.dim);
+    if (t.across[i]) t.rows = dm_min_i64(t.rows, LINE / it->size[i]);
+  }
+  t.n_down = (it->shape[t.dim] + t.rows - 1) / t.rows;
+  t.n_along = (width + TILE - 1) / TILE;
+  const int64_t others = it->numel / it->shape[t.dim] / width;
+  dm_parallel_for(t.n_down * t.n_along * others,
+                  dm_max_i64(1, DM_POINT_GRAIN / (t.rows * dm_min_i64(TILE, width))),
+                  range_tiles, &t);
+  return true;
+}
 
 /* Few dense elements of one shape are one block, without an iterator: computed in place if
    they have the compute type, and otherwise, of 16 bits, widened and rounded in one run. Most
@@ -137,12 +241,8 @@ static __attribute__((noinline)) void strided(dm_Tensor *out, int n_in, dm_Tenso
   for (int i = 0; i < n_in; i++) all[i + 1] = in[i];
   for (int i = 0; i <= n_in; i++) j.dtype[i] = all[i]->dtype;
   dm_iter_init(&j.it, n_in + 1, all);
-  dm_parallel_for(out->numel, DM_POINT_GRAIN,
-                  truth            ? range_b8
-                  : type == DM_F32 ? range_f32
-                  : type == DM_F64 ? range_f64
-                                   : range_i64,
-                  &j);
+  j.run = truth ? run_b8 : type == DM_F32 ? run_f32 : type == DM_F64 ? run_f64 : run_i64;
+  if (!try_tiles(&j)) dm_parallel_for(out->numel, DM_POINT_GRAIN, range_runs, &j);
 }
 
 /* Small calls skip the iterator and the threads; see the head for the others. */
