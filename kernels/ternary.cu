@@ -1,4 +1,4 @@
-/* The pointwise ops of up to three operands (where, clamp, lerp, addcmul, addcdiv). Their
+/* The pointwise ops of up to three operands (where, clamp, lerp, addcmul, Huber losses). Their
    formulas are the CPU's, base/triple.inc. p and q are bounds or a factor; for integers they
    saturate in int64. */
 #include "kernels/pointwise.cuh"
@@ -58,4 +58,12 @@ DM_CUDA_KERNEL(addcmul_cuda) {
 }
 DM_CUDA_KERNEL(addcdiv_cuda) {
   return run<addcdiv_triple, 3>(c->out[0], c->in, DM_ATTR(dm_ValueAttr, c)->value, 0);
+}
+DM_CUDA_KERNEL(huber_term_cuda) {
+  const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
+  return run<huber_term_triple, 2>(c->out[0], c->in, a->bound, a->unit);
+}
+DM_CUDA_KERNEL(huber_backward_cuda) {
+  const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
+  return run<huber_backward_triple, 3>(c->out[0], c->in, a->bound, a->unit);
 }

@@ -188,3 +188,41 @@ describe("ctc_loss", function()
     refuses("log_probs is float32 of shape {6}", F.ctc_loss, dm.ones(6), targets, {6}, {3})
   end)
 end)
+
+describe("Huber losses", function()
+  it("in their two parts, of integers, broadcast, NaN, far and at the bound", function()
+    local inf, nan = math.huge, 0 / 0
+    local d = {0, 0.5, -0.5, 2, -2, 3, -3, inf, -inf, nan}
+    local near, far = {}, {}
+    for i, v in ipairs(d) do
+      local a = math.abs(v)
+      near[i] = a < 2 and a * a / 4 or a - 1
+      far[i] = a < 2 and a * a / 2 or 2 * (a - 1)
+    end
+    local function agree(wanted, y, what)
+      for k, v in ipairs(wanted) do
+        local got = y[k]:item()
+        assert.is_true(got == v or (got ~= got and v ~= v), ("%s of element %d"):format(what, k))
+      end
+    end
+    for _, dtype in ipairs{"float32", "float64", "float16"} do
+      local x, t = dm.tensor(d):to(dtype):requires_grad_(), dm.zeros(#d):to(dtype)
+      local smooth = dm.smooth_l1_loss(x, t, {reduction = "none", beta = 2})
+      local huber = dm.huber_loss(x, t, {reduction = "none", delta = 2})
+      agree(near, smooth, "smooth")
+      agree(far, huber, "huber")
+      local slope = {0, 0.5, -0.5, 2, -2, 2, -2, 2, -2, nan}
+      for _, create_graph in ipairs{false, true} do
+        local g = dm.autograd.grad(huber:sum(), x, {create_graph = create_graph,
+          retain_graph = true})
+        agree(slope, type(g) == "table" and g[1] or g, "slope")
+      end
+    end
+    local whole = dm.huber_loss(dm.tensor{1, 5}:int(), dm.tensor{2, 9}:int(), {reduction = "none"})
+    assert.equal("float32", whole.dtype)
+    agree({0.5, 3.5}, whole, "integers")
+    local x, t = dm.randn(5, 3):requires_grad_(), dm.randn(3):requires_grad_()
+    dm.smooth_l1_loss(x, t):backward()
+    assert.is_true(dm.allclose(x.grad:sum(1), -t.grad))
+  end)
+end)

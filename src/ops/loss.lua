@@ -70,6 +70,23 @@ op.composed "l1_loss" {
   doc = "|x - target|",
 }
 
+op.kernel "huber_term" {
+  tensors = "x, target",
+  options = {"bound:num", "unit:num"},
+  saves = "I0 I1",
+  flags = "hidden pointwise widen",
+  doc = "huber_loss of each element, with delta bound, over unit",
+}
+
+op.kernel "huber_backward" {
+  tensors = "gy, x, target",
+  options = {"bound:num", "unit:num"},
+  gradient = false,
+  flags = "hidden pointwise",
+  attr = "dm_HuberTermAttr",
+  doc = "gradient of huber_term in x",
+}
+
 op.composed "smooth_l1_loss" {
   tensors = "x, target",
   options = {"reduction:enum(none|mean|sum)=mean", "beta:num=1"},

@@ -580,6 +580,13 @@ op.composed "threshold" {
   doc = "x above the threshold, else the value",
 }
 
+op.binary "prelu_term" {
+  tensors = "x, weight",
+  saves = "I0 I1",
+  flags = "hidden pointwise layout",
+  doc = "prelu with weights that broadcast over x",
+}
+
 op.composed "prelu" {
   tensors = "x, weight",
   autocast = "lower_precision_fp",

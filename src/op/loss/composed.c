@@ -41,18 +41,35 @@ dm_status mse_loss_compose(dm_Call *c, dm_X *x) {
 
 dm_status l1_loss_compose(dm_Call *c, dm_X *x) { return reduced(c, x, distance(x, c)); }
 
+/* gy d / unit, where d = x - t is held between -bound and bound; and its negative. */
+void huber_term_grad(dm_Grad *g) {
+  const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, g);
+  dm_X *x = g->x;
+  dm_Tensor *gx;
+  if (g->create_graph) {
+    const dm_ClampAttr bounds = {{1, -a->bound}, {1, a->bound}};
+    dm_Tensor *d = dm_x(x, DM_OP_clamp, &bounds, 1, x_sub(x, g->in[0], g->in[1]));
+    gx = x_mul(x, g->gy[0], x_div(x, d, dm_x_number(x, a->unit)));
+  } else {
+    gx = dm_x(x, DM_OP_huber_backward, a, 3, g->gy[0], g->in[0], g->in[1]);
+  }
+  if (g->need[0]) g->gx[0] = gx;
+  if (g->need[1]) g->gx[1] = x_scale(x, gx, -1);
+}
+
+/* The Huber loss of each element of the operands, over `unit`. */
+static dm_Tensor *huber(dm_X *x, dm_Call *c, double bound, double unit) {
+  const dm_HuberTermAttr a = {bound, unit};
+  return dm_x(x, DM_OP_huber_term, &a, 2, c->in[0], c->in[1]);
+}
+
 /* With d = |x - t|: d^2 / (2 beta) for d < beta, else d - beta / 2; beta 0 is the l1
    loss. */
 dm_status smooth_l1_loss_compose(dm_Call *c, dm_X *x) {
   const dm_SmoothL1LossAttr *a = DM_ATTR(dm_SmoothL1LossAttr, c);
   if (a->beta < 0)
     return dm_fail(DM_EARG, "smooth_l1_loss: beta is %g, wanted 0 or more", a->beta);
-  dm_Tensor *d = distance(x, c);
-  if (a->beta > 0) {
-    dm_Tensor *near = x_scale(x, x_unary(x, DM_OP_square, d), 0.5 / a->beta);
-    d = x_where(x, x_test(x, DM_OP_lt, d, a->beta), near, x_shift(x, d, -0.5 * a->beta));
-  }
-  return reduced(c, x, d);
+  return reduced(c, x, a->beta > 0 ? huber(x, c, a->beta, a->beta) : distance(x, c));
 }
 
 /* With d = |x - t|: d^2 / 2 for d < delta, else delta (d - delta / 2). */
@@ -60,10 +77,7 @@ dm_status huber_loss_compose(dm_Call *c, dm_X *x) {
   const dm_HuberLossAttr *a = DM_ATTR(dm_HuberLossAttr, c);
   if (!(a->delta > 0))
     return dm_fail(DM_EARG, "huber_loss: delta is %g, wanted more than 0", a->delta);
-  dm_Tensor *d = distance(x, c);
-  dm_Tensor *near = x_scale(x, x_unary(x, DM_OP_square, d), 0.5);
-  dm_Tensor *far = x_scale(x, x_shift(x, d, -0.5 * a->delta), a->delta);
-  return reduced(c, x, x_where(x, x_test(x, DM_OP_lt, d, a->delta), near, far));
+  return reduced(c, x, huber(x, c, a->delta, 1));
 }
 
 /* ---- probabilities ---- */

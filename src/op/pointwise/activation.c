@@ -135,8 +135,15 @@ dm_status prelu_compose(dm_Call *c, dm_X *x) {
   } else {
     w = x_reshape(x, w, 0, NULL);
   }
-  dm_Tensor *above = x_test(x, DM_OP_gt, t, 0);
-  return give(c, x, x_where(x, above, t, x_mul(x, t, w)));
+  return give(c, x, dm_x(x, DM_OP_prelu_term, NULL, 2, t, w));
+}
+
+/* gy above 0 and gy w below; and below gy x. */
+void prelu_term_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *t = g->in[0], *above = x_test(x, DM_OP_gt, t, 0);
+  if (g->need[0]) g->gx[0] = x_where(x, above, gy, x_mul(x, gy, g->in[1]));
+  if (g->need[1]) g->gx[1] = x_where(x, above, dm_x_number(x, 0), x_mul(x, gy, t));
 }
 
 /* a sigmoid(b) of the halves a, b of x along dim. Dauphin et al. 2017. */

@@ -161,3 +161,21 @@ void addcdiv_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = over;
   if (g->need[2]) g->gx[2] = x_mul(g->x, over, x_div(g->x, x_unary(g->x, DM_OP_neg, t1), t2));
 }
+
+/* ---- Huber losses, whose gradient op/loss composes ---- */
+
+/* Integers, too, have losses that are floats. */
+dm_status huber_term_rule(dm_Call *c) {
+  const dm_DType r = dm_result_dtype(c->n_in, c->in);
+  return broadcast_all(c, dm_is_float(r) ? r : dm_default_dtype());
+}
+dm_status huber_backward_rule(dm_Call *c) { return huber_term_rule(c); }
+
+dm_status huber_term_cpu(dm_Call *c) {
+  const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
+  return run(c->out[0], 2, c->in, DM_TRIPLE_huber_term, a->bound, a->unit);
+}
+dm_status huber_backward_cpu(dm_Call *c) {
+  const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
+  return run(c->out[0], 3, c->in, DM_TRIPLE_huber_backward, a->bound, a->unit);
+}
