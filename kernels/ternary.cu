@@ -59,6 +59,11 @@ DM_CUDA_KERNEL(addcmul_cuda) {
 DM_CUDA_KERNEL(addcdiv_cuda) {
   return run<addcdiv_triple, 3>(c->out[0], c->in, DM_ATTR(dm_ValueAttr, c)->value, 0);
 }
+
+/* The Huber loss of each element, of a prediction and a target at the distance d: d^2 / 2 up to
+   `bound` and a line beyond it, both divided by `unit`. smooth_l1_loss has unit = bound = beta,
+   huber_loss has unit = 1 and bound = delta. The second kernel multiplies gy by the derivative
+   in the prediction, d / unit, which ends at +-bound / unit. */
 DM_CUDA_KERNEL(huber_term_cuda) {
   const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
   return run<huber_term_triple, 2>(c->out[0], c->in, a->bound, a->unit);
