@@ -128,9 +128,9 @@ typedef struct dm_Loops {
   /* Times factor, and how many are then beyond top or NaN. */
   int64_t (*unscale)(float *g, int64_t n, float factor, float top);
   double (*sum_squares)(const float *x, int64_t n);
-  /* Dropout: word i of w as a uniform number below p drops x[i]; else x[i] keep. */
   /* A function of two bools, which are bytes that are 0 or not. */
   void (*truth)(const uint8_t *const *in, uint8_t *out, int64_t n, const dm_Truth *truth);
+  /* Dropout: word i of w as a uniform number below p drops x[i]; else x[i] keep. */
   void (*drop)(const uint32_t *w, const float *x, int64_t n, float p, float keep, float *y);
   void (*philox_words)(dm_Generator g, uint64_t counter, int64_t n, uint32_t *out);
   /* v rounded stochastically; see dm_round_stochastic. */
