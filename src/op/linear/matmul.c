@@ -416,6 +416,11 @@ void matmul_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *a = g->in[0], *b = g->in[1], *gy = g->gy[0];
   const bool a_vec = dm_in_meta(g, 0)->ndim == 1, b_vec = dm_in_meta(g, 1)->ndim == 1;
+  if (a_vec && b_vec) { /* no sum: a product of each element with gy, which is a number */
+    if (g->need[0]) g->gx[0] = x_mul(x, b, gy);
+    if (g->need[1]) g->gx[1] = x_mul(x, a, gy);
+    return;
+  }
   if (b_vec) {
     gy = x_unsqueeze(x, gy, gy->ndim);
     if (b) b = x_unsqueeze(x, b, 1); /* each is kept only for the other's gradient */

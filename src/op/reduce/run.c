@@ -55,16 +55,32 @@ typedef struct Pass {
   void *buf;
 } Pass;
 
-/* Describes the dims of x in mask as an iterator over one operand. Dims of size 1 are
-   dropped and neighbours that are contiguous to each other are merged. */
-static void dims_into(dm_Iter *it, const dm_Tensor *x, unsigned mask) {
+/* Lists the dims of x in mask whose size is not 1, as they are or, for a reduction to which the
+   order is the same, from the largest stride to the smallest, so that memory is read in its own
+   order. Returns how many there are. */
+static int list_dims(const dm_Tensor *x, unsigned mask, bool any_order, int *list) {
+  int n = 0;
+  for (int d = 0; d < x->ndim; d++) {
+    if (!(mask >> d & 1u) || x->shape[d] == 1) continue;
+    int k = n++;
+    for (; any_order && k > 0 && x->stride[list[k - 1]] < x->stride[d]; k--)
+      list[k] = list[k - 1];
+    list[k] = d;
+  }
+  return n;
+}
+
+/* Describes the dims of x in mask as an iterator over one operand. Neighbours that are
+   contiguous to each other are merged. */
+static void dims_into(dm_Iter *it, const dm_Tensor *x, unsigned mask, bool any_order) {
+  int list[DM_MAX_DIM], k = 0;
+  const int n = list_dims(x, mask, any_order, list);
   it->n_op = 1;
   it->data[0] = dm_tensor_data(x);
   it->size[0] = dm_dtype_sizes[x->dtype];
   it->numel = 1;
-  int k = 0;
-  for (int d = 0; d < x->ndim; d++) {
-    if (!(mask >> d & 1u) || x->shape[d] == 1) continue;
+  for (int i = 0; i < n; i++) {
+    const int d = list[i];
     it->numel *= x->shape[d];
     if (k > 0 && it->stride[0][k - 1] == x->stride[d] * x->shape[d])
       it->shape[k - 1] *= x->shape[d];
@@ -77,6 +93,12 @@ static void dims_into(dm_Iter *it, const dm_Tensor *x, unsigned mask) {
     k = 1;
   }
   it->ndim = k;
+}
+
+/* Whether the order of the elements changes nothing but the rounding of sums; positions follow
+   the order. */
+static bool is_any_order(const dm_Reduction *r) {
+  return r->loop != DM_REDUCE_OWN && r->loop != DM_REDUCE_EXTREME && r->loop != DM_REDUCE_TOP;
 }
 
 /* The address of the first reduced element of output i. */
@@ -255,8 +277,8 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   j.f64 = reduction->loop ? loops->reduce64[reduction->loop] : reduction->f64;
   j.i64 = reduction->i64;
   j.columns = compute == DM_F32 ? loops->columns[reduction->loop] : NULL;
-  dims_into(&j.red, x, mask);
-  dims_into(&j.kept, x, ~mask);
+  dims_into(&j.red, x, mask, is_any_order(reduction));
+  dims_into(&j.kept, x, ~mask, false);
   j.n_red = j.red.numel;
   j.n_out = j.kept.numel;
   if (j.n_out == 0) return DM_OK;
