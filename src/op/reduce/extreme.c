@@ -100,7 +100,7 @@ static dm_status choose(dm_Call *c, dm_Tensor *value, dm_Tensor *index, unsigned
 dm_status amax_rule(dm_Call *c) {
   const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
   unsigned mask;
-  DM_TRY(dm_dims_mask(c, c->in[0], a->dim, &mask));
+  DM_TRY(dm_dims_mask(c, c->in[0], &a->dim, &mask));
   DM_TRY(check_some(c, c->in[0], mask));
   dm_out_reduced(c, 0, c->in[0], mask, a->keepdim, (dm_DType)c->in[0]->dtype);
   return DM_OK;
@@ -211,7 +211,7 @@ static const dm_Reduction all_reduction = {
 dm_status any_rule(dm_Call *c) {
   const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
   unsigned mask;
-  DM_TRY(dm_dims_mask(c, c->in[0], a->dim, &mask));
+  DM_TRY(dm_dims_mask(c, c->in[0], &a->dim, &mask));
   dm_out_reduced(c, 0, c->in[0], mask, a->keepdim, c->in[0]->dtype == DM_U8 ? DM_U8 : DM_BOOL);
   return DM_OK;
 }

@@ -20,16 +20,17 @@
 
 /* Bit d of *mask is set when dim d is reduced. A dim that is named twice, also once
    as a negative number, is an error. */
-dm_status dm_dims_mask(const dm_Call *c, const dm_Tensor *t, dm_Ints dims, unsigned *mask) {
-  unsigned seen = 0;
-  for (int64_t i = 0; i < dims.n; i++) {
+dm_status dm_dims_mask(const dm_Call *c, const dm_Tensor *t, const dm_Ints *dims,
+                       unsigned *mask) {
+  unsigned seen = *mask = 0;
+  for (int64_t i = 0; i < dims->n; i++) {
     int d;
-    DM_TRY(dm_check_dim(c, t, dims.v[i], &d));
+    DM_TRY(dm_check_dim(c, t, dims->v[i], &d));
     if (seen >> d & 1u)
       return dm_fail(DM_EARG, "%s: dim %d is named twice", c->op->name, d + c->base);
     seen |= 1u << d;
   }
-  *mask = dm_dims_bits(t->ndim, dims);
+  *mask = dims->n > 0 ? seen : (1u << dm_max_i64(1, t->ndim)) - 1u;
   return DM_OK;
 }
 
@@ -113,7 +114,7 @@ dm_status sum_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
   const dm_DType own = (dm_DType)x->dtype;
   unsigned mask;
-  DM_TRY(dm_dims_mask(c, x, a->dim, &mask));
+  DM_TRY(dm_dims_mask(c, x, &a->dim, &mask));
   dm_out_reduced(c, 0, x, mask, a->keepdim,
                  a->dtype >= 0      ? (dm_DType)a->dtype
                  : dm_is_float(own) ? own
@@ -147,7 +148,8 @@ bool dm_sum_few_rows(const dm_Tensor *x, dm_Tensor *out) {
 /* float16 and bfloat16 are added in float32 and rounded once. */
 dm_status sum_cpu(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
-  const bool rows = x->ndim == 2 && dm_dims_bits(2, DM_ATTR(dm_SumAttr, c)->dim) == 1u;
+  const dm_Ints *dims = &DM_ATTR(dm_SumAttr, c)->dim;
+  const bool rows = x->ndim == 2 && dims->n == 1 && (dims->v[0] == 0 || dims->v[0] == -2);
   if (rows && dm_sum_few_rows(x, c->out[0])) return DM_OK;
   return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dim, &sum_reduction);
 }
@@ -174,7 +176,7 @@ dm_status mean_rule(dm_Call *c) {
         DM_EARG,
         "mean: the result would be %s, wanted a float dtype; hint: dtype = \"float32\"",
         dm_dtype_name(to));
-  DM_TRY(dm_dims_mask(c, x, a->dim, &mask));
+  DM_TRY(dm_dims_mask(c, x, &a->dim, &mask));
   dm_out_reduced(c, 0, x, mask, a->keepdim, to);
   return DM_OK;
 }
@@ -356,7 +358,7 @@ dm_status var_rule(dm_Call *c) {
   const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
   unsigned mask;
   DM_TRY(dm_check_float(c, c->in[0], "x"));
-  DM_TRY(dm_dims_mask(c, c->in[0], a->dim, &mask));
+  DM_TRY(dm_dims_mask(c, c->in[0], &a->dim, &mask));
   dm_out_reduced(c, 0, c->in[0], mask, a->keepdim, (dm_DType)c->in[0]->dtype);
   return DM_OK;
 }
@@ -423,7 +425,7 @@ dm_status norm_rule(dm_Call *c) {
   if (a->dtype >= 0 && !dm_is_float((dm_DType)a->dtype))
     return dm_fail(DM_EARG, "norm: dtype = %s, wanted a float dtype",
                    dm_dtype_name((dm_DType)a->dtype));
-  DM_TRY(dm_dims_mask(c, x, a->dim, &mask));
+  DM_TRY(dm_dims_mask(c, x, &a->dim, &mask));
   dm_out_reduced(c, 0, x, mask, a->keepdim, (dm_DType)(a->dtype >= 0 ? a->dtype : x->dtype));
   if ((a->p < 0 || isinf(a->p)) && x->numel == 0 &&
       dm_numel(c->out_meta[0].ndim, c->out_meta[0].shape) > 0)
@@ -512,7 +514,7 @@ dm_status logsumexp_rule(dm_Call *c) {
   const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
   const dm_Tensor *x = c->in[0];
   unsigned mask;
-  DM_TRY(dm_dims_mask(c, x, a->dim, &mask));
+  DM_TRY(dm_dims_mask(c, x, &a->dim, &mask));
   dm_out_reduced(c, 0, x, mask, a->keepdim,
                  dm_is_float((dm_DType)x->dtype) ? (dm_DType)x->dtype : dm_default_dtype());
   return DM_OK;

@@ -44,7 +44,8 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
 
 /* Checks `dims` of t and sets their bits in *mask; no dims or an empty list mean every
    dim. */
-dm_status dm_dims_mask(const dm_Call *c, const dm_Tensor *t, dm_Ints dims, unsigned *mask);
+dm_status dm_dims_mask(const dm_Call *c, const dm_Tensor *t, const dm_Ints *dims,
+                       unsigned *mask);
 /* The same without checks, for dims that a rule has checked. */
 static inline unsigned dm_dims_bits(int ndim, dm_Ints dims) {
   const int n = ndim > 0 ? ndim : 1;
