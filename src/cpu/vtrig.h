@@ -5,8 +5,8 @@
    to r in [-pi/4, pi/4] and n quarter turns; n selects the polynomial of sin r or cos r and the
    sign. The reduction subtracts n pi/2 in float64, with pi/2 in two parts of which the first
    has 33 bits, so that its product with n is exact (Cody & Waite 1980). This holds to
-   DM_NEAR_ANGLE; loops leave larger angles to the C library. Errors: 2 ulp, tan 3 ulp, which
-   spec/cpu_check.c checks. */
+   DM_NEAR_ANGLE; loops leave larger angles to the C library. Errors: sin and cos 2 ulp, the
+   others 3 ulp, which spec/cpu_check.c checks. */
 #ifndef DM_VTRIG_H
 #define DM_VTRIG_H
 
