@@ -524,23 +524,30 @@ static void check_variant(const dm_Kernel *(*kernel)(dm_DType)) {
   check_wino(kernel(DM_F32), dm_kernel_plain(DM_F32));
 }
 
-/* Pairs of bfloat16 against sums in double. */
+/* Pairs of bfloat16 against sums in double. Element (i, p) of a lies at i * a_rs + p * a_cs;
+   tiles read blocks of 16 pairs of all rows and columns. */
 static void check_pair_tile(const dm_Kernel *kn, int m, int n) {
-  const int64_t pairs = below(40), gap = below(3), a_rs = below(2) ? 1 : pairs + 1,
-                a_cs = a_rs == 1 ? m : 1, b_rs = n + gap, c_rs = n + below(3);
-  void *const a = random_array(DM_BF16, 2 * m * (pairs + 1));
+  const int64_t unit = kn->tiles ? DM_TILE_PAIRS : 1, pairs = below(kn->tiles ? 4 : 40) * unit;
+  const int64_t rows = kn->tiles ? kn->mr : m, columns = kn->tiles ? kn->nr : n;
+  const bool dense = below(2);
+  const int64_t a_rs = !dense ? pairs + unit : kn->tiles ? DM_TILE_PAIRS : 1,
+                a_cs = dense ? rows : 1, b_rs = columns + below(3), c_rs = n + below(3);
+  void *const a = random_array(DM_BF16, 2 * rows * (pairs + unit));
   void *const b = random_array(DM_BF16, 2 * (pairs * b_rs + 1));
   void *const c0 = random_array(DM_F32, m * c_rs), *const c1 = new_array(DM_F32, m * c_rs);
   memcpy(c1, c0, (size_t)(m * c_rs) * sizeof(float));
   const bool add = below(2);
+  if (kn->configure) kn->configure(true);
   kn->tile(m, n, pairs, a, a_rs, a_cs, b, b_rs, c1, c_rs, add);
+  if (kn->configure) kn->configure(false);
   bool ok = guards_hold(DM_F32, m * c_rs, c1);
   for (int64_t i = 0; i < m; i++)
     for (int64_t j = 0; j < c_rs; j++) {
       double want = add || j >= n ? get(DM_F32, c0, i * c_rs + j) : 0;
-      for (int64_t p = 0; p < 2 * pairs && j < n; p++)
-        want += get(DM_BF16, a, 2 * (i * a_rs + p / 2 * a_cs) + p % 2) *
-                get(DM_BF16, b, 2 * (p / 2 * b_rs + j) + p % 2);
+      for (int64_t p = 0; p < 2 * pairs && j < n; p++) {
+        const int64_t q = p / 2, at = i * a_rs + q / unit * unit * a_cs + q % unit;
+        want += get(DM_BF16, a, 2 * at + p % 2) * get(DM_BF16, b, 2 * (q * b_rs + j) + p % 2);
+      }
       const double tol = j < n ? eps_of(DM_F32) * (double)(2 * pairs + 1) : 0;
       ok = ok && fabs(get(DM_F32, c1, i * c_rs + j) - want) <= tol;
     }
@@ -548,36 +555,67 @@ static void check_pair_tile(const dm_Kernel *kn, int m, int n) {
   free_array(a), free_array(b), free_array(c0), free_array(c1);
 }
 
+/* The element of depth p and lane l of a panel: where a kernel with tiles has it in A. */
+static int64_t in_panel(const dm_Kernel *kn, bool is_a, int width, int64_t p, int64_t l) {
+  const int64_t q = p / 2;
+  if (!is_a || !kn->tiles) return 2 * (q * width + l) + p % 2;
+  return 2 * ((q / DM_TILE_PAIRS * width + l) * DM_TILE_PAIRS + q % DM_TILE_PAIRS) + p % 2;
+}
+
 /* Rows, columns, and neither; a beginning at an even and an odd number. */
 static void check_pair_packing(const dm_Kernel *kn) {
-  const int width = below(2) ? kn->mr : kn->nr;
+  const bool is_a = below(2);
+  const int width = is_a ? kn->mr : kn->nr;
   const int n = below(2) ? width : 1 + (int)below(width), layout = (int)below(3);
   const int64_t k = 1 + below(90), gap = below(3), first = below(2);
   const int64_t ls = layout == 0 ? 1 : layout == 1 ? k + gap : 2 * k + gap;
   const int64_t ks = layout == 0 ? n + gap : layout, size = dm_depth(kn, k) * width;
   void *const src = random_array(DM_BF16, first + (n - 1) * ls + (k - 1) * ks + 1);
   void *const to = new_array(DM_F32, size);
-  kn->pack(DM_BF16, (char *)src + 2 * first, ls, ks, n, k, width, to);
+  dm_pack_panels(kn, is_a ? DM_A : DM_B, DM_BF16, (char *)src + 2 * first, ls, ks, n, k, to);
   bool ok = guards_hold(DM_F32, size, to);
   for (int64_t p = 0; p < 2 * dm_depth(kn, k); p++)
     for (int l = 0; l < n; l++) {
       const double want = p < k ? get(DM_BF16, src, first + l * ls + p * ks) : 0;
-      ok = ok && get(DM_BF16, to, 2 * (p / 2 * width + l) + p % 2) == want;
+      ok = ok && get(DM_BF16, to, in_panel(kn, is_a, width, p, l)) == want;
     }
   check(ok, "kernel: pack of pairs");
   free_array(src), free_array(to);
+}
+
+/* A panel of floats becomes pairs in its memory, and a panel of A where tiles want one. */
+static void check_joining(const dm_Kernel *kn) {
+  const bool is_a = below(2);
+  const int width = is_a ? kn->mr : kn->nr;
+  const int64_t k = 1 + below(90), size = dm_max_i64(k, dm_depth(kn, k)) * width;
+  float *const panel = new_array(DM_F32, size);
+  void *const from = random_array(DM_BF16, k * width);
+  dm_load_f32(DM_BF16, from, 1, k * width, panel);
+  kn->join(k, width, panel);
+  if (is_a && kn->turn) kn->turn(k, panel);
+  bool ok = guards_hold(DM_F32, size, panel);
+  for (int64_t p = 0; p < 2 * dm_depth(kn, k); p++)
+    for (int l = 0; l < width; l++) {
+      const double want = p < k ? get(DM_BF16, from, p * width + l) : 0;
+      ok = ok && get(DM_BF16, panel, in_panel(kn, is_a, width, p, l)) == want;
+    }
+  check(ok, "kernel: floats joined to pairs");
+  free_array(panel), free_array(from);
 }
 
 static void check_pairs(const dm_Kernel *kn) {
   for (int m = 1; m <= kn->mr; m++)
     for (int n = 1; n <= kn->nr; n++)
       for (int round = 0; round < 3; round++) check_pair_tile(kn, m, n);
-  for (int round = 0; round < 300; round++) check_pair_packing(kn);
+  for (int round = 0; round < 300; round++) {
+    check_pair_packing(kn);
+    check_joining(kn);
+  }
 }
 
-/* All that this processor runs. In the program avx512_check dm_kernel is AVX512's in
-   narrower vectors, and so is that of every product and convolution here; dm_kernel_pairs
-   likewise. */
+/* All that this processor runs. In the programs avx512_check and amx_check dm_kernel is
+   AVX512's in narrower vectors, and so is that of every product and convolution here;
+   dm_kernel_pairs likewise. */
 static void check_kernels(void) {
   check_variant(dm_kernel);
   if (dm_cpu_variant() >= DM_NEON && dm_kernel_neon(DM_F32)) check_variant(dm_kernel_neon);
@@ -586,6 +624,8 @@ static void check_kernels(void) {
     check_variant(dm_kernel_avx512);
   const dm_Kernel *const pairs = dm_kernel_pairs();
   if (pairs) check_pairs(pairs);
+  if (dm_cpu_variant() > DM_AVX512BF16 && dm_kernel_avx512bf16())
+    check_pairs(dm_kernel_avx512bf16());
 }
 
 /* ---- convolutions ------------------------------------------------------------------- */

@@ -56,13 +56,18 @@ typedef struct Weights {
   dm_DType dtype;
   const dm_Kernel *gather_kernel, *multiply_kernel; /* the same, or one of pairs */
   const char *w;
-  char *panels;       /* [group][panel][k][mr], pairs in the first half of a panel */
+  char *panels;       /* [group][panel][depth][mr], pairs in the first half of a panel */
   int64_t in, out;    /* channels of a group: summed over, produced */
-  int64_t k;          /* in * taps */
+  int64_t k, depth;   /* in * taps; floats a lane of a panel has */
   int64_t group_size; /* elements of a group's panels */
   int64_t n_tap[2];
   const int64_t *tap[2]; /* dx: which r and s take part */
 } Weights;
+
+/* Floats of a lane that is gathered k deep and then joined: a tile may be deeper than k. */
+static int64_t lane_depth(const Weights *p, int64_t k) {
+  return dm_max_i64(k, dm_depth(p->multiply_kernel, k));
+}
 
 /* One implicit product. Output position (p,q) of image i and channel c is element
    i * img_step + c * chan_step + p * row_step + q * col_step of y: a phase of dx has steps of
@@ -100,7 +105,7 @@ static void carve_work(const void *ctx, dm_Arena *a, void *parts) {
   const int64_t taps = job->x.n_tap[0] * job->x.n_tap[1], depth = job->grid.n_chan * taps;
   const int64_t nr = job->weights->gather_kernel->nr;
   w->planes = dm_arena_take(a, (job->grid.buffer + DM_SLACK) * job->es);
-  w->strip = dm_arena_take(a, depth * nr * job->es);
+  w->strip = dm_arena_take(a, lane_depth(job->weights, depth) * nr * job->es);
   w->product = dm_arena_take(a, job->rows * nr * job->es);
   w->sums = dm_arena_take(a, is_staged(job) ? job->rows * job->grid.cols * job->es : 0);
   w->position = dm_arena_take(a, job->grid.cols * 4);
@@ -160,7 +165,7 @@ typedef struct Chunk {
 static void run_strip(const Job *job, const Work *w, const Chunk *chunk, int64_t j, int n) {
   const Weights *const p = job->weights;
   const dm_Kernel *const kernel = p->multiply_kernel;
-  const int64_t mr = p->gather_kernel->mr, nr = p->gather_kernel->nr;
+  const int64_t nr = p->gather_kernel->nr;
   const bool contiguous = w->to[j + n - 1] - w->to[j] == n - 1, staged = is_staged(job);
   const bool biased = job->bias && !chunk->add;
   char *const y = job->y + chunk->chan * job->chan_step * job->es;
@@ -175,7 +180,7 @@ static void run_strip(const Job *job, const Work *w, const Chunk *chunk, int64_t
     sums.rs = job->chan_step;
     sums.add = chunk->add;
   }
-  const dm_Panels weights = {chunk->weights, p->k * mr, 1, mr};
+  const dm_Panels weights = dm_packed_panels(kernel, chunk->weights, p->depth * kernel->mr);
   const dm_Strip strip = {w->strip, nr};
   dm_tile_column(kernel, chunk->rows, n, dm_depth(kernel, chunk->depth), &weights, &strip,
                  &sums, NULL);
@@ -238,12 +243,12 @@ static void run_chunk(const Job *job, const Work *w, const Chunk *chunk) {
    turn read the same planes. */
 static void run_task(const Job *job, const Work *w, int64_t task) {
   const Weights *const p = job->weights;
-  const dm_Kernel *const kernel = p->gather_kernel;
+  const dm_Kernel *const kernel = p->multiply_kernel;
   const int64_t block = task % job->n_block, rest = task / job->n_block;
   const int64_t group = rest % p->d->groups, first = block * job->rows;
   const int64_t taps = job->x.n_tap[0] * job->x.n_tap[1];
   const dm_ConvTile tile = dm_tile_at(&job->x, &job->grid, rest / p->d->groups);
-  const char *const weights = p->panels + (group * p->group_size + first * p->k) * job->es;
+  const char *const weights = p->panels + (group * p->group_size + first * p->depth) * job->es;
   Chunk chunk = {.chan = group * p->out + first,
                  .rows = dm_min_i64(job->rows, p->out - first),
                  .cols = tile.cols};
@@ -254,7 +259,7 @@ static void run_task(const Job *job, const Work *w, int64_t task) {
     dm_load_tile(&job->x, &job->grid, &tile, group * p->in + c, n_chan, kernel->type,
                  w->planes);
     chunk.depth = n_chan * taps;
-    chunk.weights = weights + dm_depth(p->multiply_kernel, c * taps) * kernel->mr * job->es;
+    chunk.weights = weights + dm_depth(kernel, c * taps) * kernel->mr * job->es;
     chunk.add = c > 0;
     run_chunk(job, w, &chunk);
   }
@@ -278,16 +283,16 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end) {
    how it is summed. */
 static dm_status run_job(Job *job, const char *op) {
   const Weights *const p = job->weights;
-  const int64_t threads = dm_get_num_threads();
+  const int64_t threads = dm_get_num_threads(), mr = p->multiply_kernel->mr;
   dm_input_range(&job->x);
   job->grid = dm_tile_grid(&job->x, p->in, DEPTH, INT64_MAX, p->gather_kernel->nr,
-                           p->multiply_kernel->pairs ? 2 : 1);
+                           dm_depth_unit(p->multiply_kernel));
   if (job->grid.buffer > INT32_MAX)
     return dm_fail(DM_EARG, "%s: a row of taps spans more than 2^31 positions", op);
-  job->rows = dm_even_part(p->out, ROWS, p->gather_kernel->mr);
+  job->rows = dm_even_part(p->out, ROWS, mr);
   while (job->grid.n_tile * p->d->groups * dm_ceil_div(p->out, job->rows) < 2 * threads &&
-         job->rows > 8 * p->gather_kernel->mr)
-    job->rows = dm_even_part(job->rows, dm_ceil_div(job->rows, 2), p->gather_kernel->mr);
+         job->rows > 8 * mr)
+    job->rows = dm_even_part(job->rows, dm_ceil_div(job->rows, 2), mr);
   job->n_block = dm_ceil_div(p->out, job->rows);
   const int64_t work = job->rows * job->grid.cols * p->k + 1;
   dm_parallel_for(job->grid.n_tile * p->d->groups * job->n_block,
@@ -298,21 +303,20 @@ static dm_status run_job(Job *job, const char *op) {
 /* ---- weights -------------------------------------------------------------------- */
 
 /* n rounded up to whole panels of mr lanes. */
-static int64_t padded_lanes(const dm_Kernel *gather_kernel, int64_t n) {
-  return dm_ceil_div(n, gather_kernel->mr) * gather_kernel->mr;
+static int64_t padded_lanes(const dm_Kernel *kernel, int64_t n) {
+  return dm_ceil_div(n, kernel->mr) * kernel->mr;
 }
 
 /* w (O, CRS) as it is: panels of O. One unit is one panel. */
 static void pack_forward(void *ctx, int64_t begin, int64_t end) {
   const Weights *const p = ctx;
   const int64_t es = dm_dtype_size(p->gather_kernel->type), in = dm_dtype_size(p->dtype),
-                mr = p->gather_kernel->mr;
+                mr = p->multiply_kernel->mr;
   const int64_t n_panel = dm_ceil_div(p->out, mr);
   for (int64_t u = begin; u < end; u++) {
     const int64_t first = u % n_panel * mr, o = u / n_panel * p->out + first;
-    p->multiply_kernel->pack(p->dtype, p->w + o * p->k * in, p->k, 1,
-                             (int)dm_min_i64(mr, p->out - first), p->k, (int)mr,
-                             p->panels + u * p->k * mr * es);
+    dm_pack_panels(p->multiply_kernel, DM_A, p->dtype, p->w + o * p->k * in, p->k, 1,
+                   dm_min_i64(mr, p->out - first), p->k, p->panels + u * p->depth * mr * es);
   }
 }
 
@@ -321,7 +325,7 @@ static void pack_forward(void *ctx, int64_t begin, int64_t end) {
 static void pack_taps(const Weights *p, dm_DType type, const char *w, int n_lane, char *dst) {
   enum { LANES = 32, TAPS = 64 };
   const int64_t rs = p->d->r * p->d->s, taps = p->n_tap[0] * p->n_tap[1],
-                mr = p->gather_kernel->mr;
+                mr = p->multiply_kernel->mr;
   const bool fits =
       type == p->gather_kernel->type && mr <= LANES && taps <= TAPS && mr * rs <= INT32_MAX;
   int32_t lane[LANES] = {0}, at[TAPS];
@@ -340,12 +344,12 @@ static void pack_taps(const Weights *p, dm_DType type, const char *w, int n_lane
 /* One tap: rows of w (O, C) are lanes side by side. Units of one group. */
 static void pack_single(const Weights *p, int64_t begin, int64_t end) {
   const int64_t es = dm_dtype_size(p->gather_kernel->type), in = dm_dtype_size(p->dtype),
-                mr = p->gather_kernel->mr;
+                mr = p->multiply_kernel->mr;
   const int64_t g = begin / p->in, o = begin % p->in;
   for (int64_t c = 0; c < p->out; c += mr)
     p->gather_kernel->pack(p->dtype, p->w + (begin * p->out + c) * in, 1, p->out,
                            (int)dm_min_i64(mr, p->out - c), end - begin, (int)mr,
-                           p->panels + (g * p->group_size + (c * p->k + o * mr)) * es);
+                           p->panels + (g * p->group_size + (c * p->depth + o * mr)) * es);
 }
 
 /* Panels of C, k = (o, taps of this phase). One unit is one o of one group. */
@@ -353,7 +357,7 @@ static void pack_backward(void *ctx, int64_t begin, int64_t end) {
   const Weights *const p = ctx;
   const int64_t es = dm_dtype_size(p->gather_kernel->type), in = dm_dtype_size(p->dtype);
   const int64_t rs = p->d->r * p->d->s, taps = p->n_tap[0] * p->n_tap[1],
-                mr = p->gather_kernel->mr;
+                mr = p->multiply_kernel->mr;
   float wide[WIDE];
   for (int64_t next; rs == 1 && begin < end; begin = next) {
     next = dm_min_i64(end, (begin / p->in + 1) * p->in);
@@ -363,7 +367,7 @@ static void pack_backward(void *ctx, int64_t begin, int64_t end) {
     const int64_t g = u / p->in, o = u % p->in;
     const char *const src = p->w + u * p->out * rs * in;
     for (int64_t c = 0; c < p->out; c += mr) {
-      char *const dst = p->panels + (g * p->group_size + (c * p->k + o * taps * mr)) * es;
+      char *const dst = p->panels + (g * p->group_size + (c * p->depth + o * taps * mr)) * es;
       const int n_lane = (int)dm_min_i64(mr, p->out - c);
       const char *at = src + c * rs * in;
       dm_DType type = p->dtype;
@@ -381,10 +385,12 @@ static void pack_backward(void *ctx, int64_t begin, int64_t end) {
 /* Panels of floats become panels of pairs. */
 static void join_panels(void *ctx, int64_t begin, int64_t end) {
   const Weights *const p = ctx;
-  const int64_t mr = p->gather_kernel->mr,
-                size = p->k * mr * dm_dtype_size(p->gather_kernel->type);
-  for (int64_t u = begin; u < end; u++)
+  const int64_t mr = p->multiply_kernel->mr,
+                size = p->depth * mr * dm_dtype_size(p->gather_kernel->type);
+  for (int64_t u = begin; u < end; u++) {
     p->multiply_kernel->join(p->k, (int)mr, p->panels + u * size);
+    if (p->multiply_kernel->turn) p->multiply_kernel->turn(p->k, p->panels + u * size);
+  }
 }
 
 /* ---- forward --------------------------------------------------------------------- */
@@ -434,7 +440,8 @@ dm_status dm_conv_implicit_fwd(const dm_ConvDims *d, dm_DType t, const void *x, 
                .in = d->c / d->groups,
                .out = out};
   p.k = p.in * d->r * d->s;
-  p.group_size = padded_lanes(kernel, out) * p.k;
+  p.depth = lane_depth(&p, p.k);
+  p.group_size = padded_lanes(p.multiply_kernel, out) * p.depth;
   Job job = {.weights = &p,
              .es = dm_dtype_size(kernel->type),
              .y = y,
@@ -446,8 +453,9 @@ dm_status dm_conv_implicit_fwd(const dm_ConvDims *d, dm_DType t, const void *x, 
   if (!dm_scratch_carve(DM_SCRATCH_JOB, carve_forward, &job, &parts))
     return dm_conv_no_memory("conv2d");
   p.panels = parts.panels;
-  dm_parallel_for(d->groups * dm_ceil_div(out, kernel->mr),
-                  dm_max_i64(1, (1 << 16) / (p.k * kernel->mr)), pack_forward, &p);
+  const int64_t mr = p.multiply_kernel->mr;
+  dm_parallel_for(d->groups * dm_ceil_div(out, mr), dm_max_i64(1, (1 << 16) / (p.k * mr)),
+                  pack_forward, &p);
   if (bias) {
     dm_convert(t, bias, kernel->type, parts.bias, d->o);
     job.bias = parts.bias;
@@ -492,13 +500,14 @@ static dm_status run_phase(Job *job, Weights *p, int64_t ph, int64_t pw, int64_t
   p->tap[1] = which_w;
   if (x->p <= 0 || x->q <= 0 || x->n_tap[0] * x->n_tap[1] == 0) return DM_OK;
   p->k = p->in * x->n_tap[0] * x->n_tap[1];
-  p->group_size = padded_lanes(p->gather_kernel, p->out) * p->k;
+  p->depth = lane_depth(p, p->k);
+  p->group_size = padded_lanes(p->multiply_kernel, p->out) * p->depth;
   job->y = dx + (ph * d->w + pw) * dm_dtype_size(p->dtype);
   const int64_t unit = p->out * x->n_tap[0] * x->n_tap[1];
   dm_parallel_for(d->groups * p->in, dm_max_i64(1, (1 << 14) / unit), pack_backward, p);
   if (p->multiply_kernel->pairs)
-    dm_parallel_for(d->groups * dm_ceil_div(p->out, p->gather_kernel->mr),
-                    dm_max_i64(1, (1 << 16) / (p->k * p->gather_kernel->mr)), join_panels, p);
+    dm_parallel_for(d->groups * dm_ceil_div(p->out, p->multiply_kernel->mr),
+                    dm_max_i64(1, (1 << 16) / (p->k * p->multiply_kernel->mr)), join_panels, p);
   return run_job(job, "conv2d_dx");
 }
 
@@ -511,10 +520,11 @@ typedef struct DxParts {
 static void carve_dx(const void *ctx, dm_Arena *a, void *parts) {
   const Job *const job = ctx;
   const Weights *const p = job->weights;
-  const int64_t lanes = padded_lanes(p->gather_kernel, p->out);
+  const int64_t lanes = padded_lanes(p->multiply_kernel, p->out);
   DxParts *const x = parts;
   x->lists = dm_arena_take(a, 2 * (p->d->r + p->d->s) * 8);
-  x->panels = dm_arena_take(a, p->d->groups * lanes * p->in * p->d->r * p->d->s * job->es);
+  x->panels = dm_arena_take(
+      a, p->d->groups * lanes * lane_depth(p, p->in * p->d->r * p->d->s) * job->es);
   x->bias = dm_arena_take(a, p->d->c * job->es);
 }
 

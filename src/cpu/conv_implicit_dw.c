@@ -56,14 +56,17 @@ static void carve_work(const void *ctx, dm_Arena *a, void *parts) {
   const int64_t taps = job->d->r * job->d->s;
   const bool copy = job->x.dtype != job->gather_kernel->type || job->grid.n_img > 1;
   w->planes = dm_arena_take(a, (job->grid.buffer + DM_SLACK) * job->es);
+  const dm_Kernel *const kernel = job->multiply_kernel;
+  const int64_t rows = kernel->tiles ? dm_ceil_div(job->out, kernel->mr) * kernel->mr : job->out;
+  const int64_t row = dm_max_i64(job->grid.cols, dm_depth(kernel, job->grid.cols));
   w->strip = dm_arena_take(a, DEPTH * job->gather_kernel->nr * job->es);
-  w->dy = copy ? dm_arena_take(a, job->out * job->grid.cols * job->es) : NULL;
+  w->dy = copy ? dm_arena_take(a, rows * row * job->es) : NULL;
   w->position = dm_arena_take(a, job->grid.cols * 4);
   w->tap = dm_arena_take(a, job->grid.n_chan * taps * 4);
 }
 
 /* The rows of dy of a tile: (out, cols), *rs items of the product apart. Pairs are what
-   lies side by side in rows of bfloat16, those of odd length with a zero behind. */
+   lies side by side in rows of bfloat16, with zeros behind up to the depth of the row. */
 static const char *get_dy(const Job *job, const Work *w, const dm_ConvTile *tile, int64_t group,
                           int64_t *rs) {
   const int64_t positions = job->d->p * job->d->q, in = dm_dtype_size(job->x.dtype);
@@ -80,8 +83,8 @@ static const char *get_dy(const Job *job, const Work *w, const dm_ConvTile *tile
   for (int64_t i = 0; i < tile->n_img; i++, src += job->d->o * positions * in)
     for (int64_t o = 0; o < job->out; o++)
       dm_convert(job->x.dtype, src + o * positions * in, to, w->dy + o * row + i * n * es, n);
-  for (int64_t o = 0; pairs && tile->cols % 2 && o < job->out; o++)
-    memset(w->dy + o * row + tile->cols * es, 0, (size_t)es);
+  for (int64_t o = 0; pairs && o < job->out; o++)
+    memset(w->dy + o * row + tile->cols * es, 0, (size_t)(row - tile->cols * es));
   return w->dy;
 }
 
@@ -89,7 +92,7 @@ static const char *get_dy(const Job *job, const Work *w, const dm_ConvTile *tile
 static void add_tile(const Job *job, const Work *w, const dm_ConvTile *tile, const char *dy,
                      int64_t dy_rs, int64_t lanes, char *sums, bool add) {
   const dm_Kernel *const kernel = job->multiply_kernel;
-  const int64_t nr = job->gather_kernel->nr, mr = job->gather_kernel->mr, es = job->es;
+  const int64_t nr = job->gather_kernel->nr, mr = kernel->mr, es = job->es;
   const dm_Strip strip = {w->strip, nr};
   for (int64_t k = 0; k < tile->cols; k += DEPTH) {
     const int64_t depth = dm_min_i64(DEPTH, tile->cols - k);

@@ -138,15 +138,15 @@ static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t 
   dm_Panels a = {mat_at(&g->a, t->a, t->i, k0), kn->mr * g->a.rs, g->a.rs, g->a.cs};
   dm_Prefetch prefetch[2] = {{0}, {0}};
   if (!g->direct_a) {
-    dm_pack_panels(kn, g->a.dtype, a.at, a.rs, a.cs, t->m, kc, kn->mr, buf->a);
-    a = (dm_Panels){buf->a, kn->mr * depth, 1, kn->mr};
+    dm_pack_panels(kn, DM_A, g->a.dtype, a.at, a.rs, a.cs, t->m, kc, buf->a);
+    a = dm_packed_panels(kn, buf->a, kn->mr * depth);
   }
   const bool begun = t->prologue.at && k0 == t->k0;
   for (int64_t j0 = 0; j0 < t->n; j0 += GROUP * nr) {
     const int64_t n = dm_min_i64(GROUP * nr, t->n - j0);
     const char *b = mat_at(&g->b, t->b, k0, t->j + j0);
     if (!g->direct_b)
-      dm_pack_panels(kn, g->b.dtype, b, g->b.cs, g->b.rs, n, kc, (int)nr, buf->b);
+      dm_pack_panels(kn, DM_B, g->b.dtype, b, g->b.cs, g->b.rs, n, kc, buf->b);
     list_prefetches(g, t, k0, kc, j0, prefetch);
     for (int64_t j = 0; j < n; j += nr) {
       const dm_Strip strip = {g->direct_b ? b + j * es : buf->b + j * depth * es,
@@ -286,7 +286,8 @@ static void join_parts(void *ctx, int64_t begin, int64_t end) {
 static void plan_split(Gemm *g) {
   g->n_part = 1;
   g->part_k = g->k;
-  g->kc = dm_even_part(g->k, g->kn->pairs ? 2 * KC : KC, KC_UNIT);
+  g->kc = dm_even_part(g->k, g->kn->pairs ? 2 * KC : KC,
+                       dm_max_i64(KC_UNIT, dm_depth_unit(g->kn)));
   const int64_t tiles = dm_ceil_div(g->m, SPLIT_TILE) * dm_ceil_div(g->n, SPLIT_TILE);
   if (g->n_batch > 1 || tiles >= SPLIT_TILES || g->k < 2 * SPLIT_MIN_K) return;
   int64_t parts = dm_min_i64(SPLIT_MAX, g->k / SPLIT_MIN_K);

@@ -116,16 +116,19 @@ const dm_Kernel *dm_kernel_plain(dm_DType type) {
 
 /* Where lanes are contiguous, all panels take a few rows at a time: a row is a page of its
    own, and the pages of many rows are more than the TLB holds. */
-void dm_pack_panels(const dm_Kernel *kn, dm_DType t, const void *src, int64_t ls, int64_t ks,
-                    int64_t n_lane, int64_t k, int width, void *dst) {
+void dm_pack_panels(const dm_Kernel *kn, dm_Side side, dm_DType t, const void *src, int64_t ls,
+                    int64_t ks, int64_t n_lane, int64_t k, void *dst) {
   enum { ROWS = 16 };
+  dm_PackFn *const pack = side == DM_A && kn->pack_a ? kn->pack_a : kn->pack;
+  const int width = side == DM_A ? kn->mr : kn->nr;
   const int64_t in = dm_dtype_size(t), out = dm_dtype_size(kn->type);
-  const int64_t step = ls == 1 && n_lane > width ? ROWS : k, depth = dm_depth(kn, k);
+  const int64_t rows = dm_max_i64(ROWS, dm_depth_unit(kn));
+  const int64_t step = ls == 1 && n_lane > width ? rows : k, depth = dm_depth(kn, k);
   for (int64_t p = 0; p < k; p += step)
     for (int64_t l = 0; l < n_lane; l += width)
-      kn->pack(t, (const char *)src + (l * ls + p * ks) * in, ls, ks,
-               (int)dm_min_i64(width, n_lane - l), dm_min_i64(step, k - p), width,
-               (char *)dst + (l * depth + dm_depth(kn, p) * width) * out);
+      pack(t, (const char *)src + (l * ls + p * ks) * in, ls, ks,
+           (int)dm_min_i64(width, n_lane - l), dm_min_i64(step, k - p), width,
+           (char *)dst + (l * depth + dm_depth(kn, p) * width) * out);
 }
 
 enum { CACHE_LINE = 64 };
@@ -179,6 +182,7 @@ void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const dm_P
   const bool add = c->add || prologue;
   const char *pa = a->at;
   char *pc = c->at;
+  if (kn->configure) kn->configure(true);
   for (int64_t i = 0; i < m; i += kn->mr) {
     if (prefetch) ask(&prefetch[0]), ask(&prefetch[1]);
     const int rows = (int)dm_min_i64(kn->mr, m - i);
@@ -188,6 +192,7 @@ void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const dm_P
     pa += a->panel * es;
     pc += kn->mr * rs * es;
   }
+  if (kn->configure) kn->configure(false);
 }
 
 /* ---- the store ----------------------------------------------------------- */

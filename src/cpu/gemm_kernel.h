@@ -10,6 +10,7 @@
      AVX512   12 x 32 floats, 12 x 16 doubles 24 of 32
      NEON      8 x 12 floats, 8 x 6 doubles   24 of 32
      AVX512-BF16  12 x 32 floats, from pairs of bfloat16
+     AMX-BF16     32 x 32 floats, from pairs, in four of eight tiles
 
    Products run in the compute type, float32 or float64; buffers travel as void *, so that one
    driver serves both. Every kernel adds its k products to one sum per element in order of k,
@@ -46,10 +47,16 @@ typedef void dm_WinoInFn(const float *line, int64_t line_step, int n, float *dst
                          int64_t e_step);
 typedef void dm_WinoOutFn(const float *m, int64_t e_step, float bias, float *line);
 
-/* A panel of k floats a lane, each a bfloat16 of 32 bits, becomes one of pairs in its place. */
+/* A panel of k floats a lane, each a bfloat16 of 32 bits, becomes one of pairs in its memory. */
 typedef void dm_JoinFn(int64_t k, int width, void *panel);
 
-enum { DM_MOST_NR = 32 };
+/* A panel of A of k products deep, packed by `pack` or `join`, becomes one of `pack_a`. */
+typedef void dm_TurnFn(int64_t k, void *panel);
+
+/* on: before this thread's first call of `tile`; off: behind the last one. */
+typedef void dm_ConfigureFn(bool on);
+
+enum { DM_MOST_NR = 32, DM_TILE_PAIRS = 16 };
 typedef struct dm_Kernel {
   dm_DType type; /* DM_F32 or DM_F64 */
   int mr, nr;    /* at most DM_MOST_NR */
@@ -60,14 +67,27 @@ typedef struct dm_Kernel {
   dm_WinoInFn *wino_in, *wino_grad; /* of DM_F32 */
   dm_WinoOutFn *wino_out;
   /* Panels hold pairs of bfloat16, as much of DM_F32's bytes: `pack` counts k, `tile`
-     pairs. It has no more than these two and `join`; mr and nr are those of DM_F32. */
+     pairs. It has no more than these two and `join`; nr is that of DM_F32. */
   bool pairs;
   dm_JoinFn *join;
+  /* Pairs are multiplied in tiles: a panel's depth is a multiple of DM_TILE_PAIRS, with zeros
+     at its end, `tile` reads all mr rows and nr columns, and panels of A are packed by
+     `pack_a`, lane l of pair p at (p / 16 * mr + l) * 16 + p % 16. */
+  bool tiles;
+  dm_ConfigureFn *configure; /* NULL without tiles */
+  dm_PackFn *pack_a;
+  dm_TurnFn *turn;
 } dm_Kernel;
 
 /* Items of a panel of depth k. */
 static inline int64_t dm_depth(const dm_Kernel *kn, int64_t k) {
-  return kn->pairs ? (k + 1) / 2 : k;
+  const int64_t n = kn->pairs ? (k + 1) / 2 : k;
+  return kn->tiles ? (n + DM_TILE_PAIRS - 1) / DM_TILE_PAIRS * DM_TILE_PAIRS : n;
+}
+
+/* Products that a depth is cut at, so that its parts are panels of their own. */
+static inline int64_t dm_depth_unit(const dm_Kernel *kn) {
+  return kn->tiles ? 2 * DM_TILE_PAIRS : kn->pairs ? 2 : 1;
 }
 
 /* Any dtype and stride, any processor. */
@@ -84,9 +104,10 @@ typedef struct dm_Epilogue {
 void dm_epilogue_row(const dm_Epilogue *f, dm_DType acc_type, const void *acc, int64_t n,
                      void *c, const void *bias, int bias_step);
 
-/* Panels of `width` lanes, each k deep: dst[panel][k][width]. */
-void dm_pack_panels(const dm_Kernel *kn, dm_DType t, const void *src, int64_t ls, int64_t ks,
-                    int64_t n_lane, int64_t k, int width, void *dst);
+/* Panels of A, of mr lanes, or strips of B, of nr lanes, each k deep: dst[panel][k][width]. */
+typedef enum dm_Side { DM_A, DM_B } dm_Side;
+void dm_pack_panels(const dm_Kernel *kn, dm_Side side, dm_DType t, const void *src, int64_t ls,
+                    int64_t ks, int64_t n_lane, int64_t k, void *dst);
 
 /* Rows of memory that will be packed next. A sweep asks for a few of their
    lines before each register tile, so that they come while it multiplies. */
@@ -113,6 +134,11 @@ typedef struct dm_Panels {
   const void *at;
   int64_t panel, rs, cs;
 } dm_Panels;
+
+/* Panels of a as packed, each `panel` items long. */
+static inline dm_Panels dm_packed_panels(const dm_Kernel *kn, const void *at, int64_t panel) {
+  return (dm_Panels){at, panel, kn->tiles ? DM_TILE_PAIRS : 1, kn->mr};
+}
 
 /* A strip of b: element (k,j) is at[k*rs + j]. */
 typedef struct dm_Strip {
@@ -150,5 +176,6 @@ const dm_Kernel *dm_kernel_neon(dm_DType type);
 const dm_Kernel *dm_kernel_avx2(dm_DType type);
 const dm_Kernel *dm_kernel_avx512(dm_DType type);
 const dm_Kernel *dm_kernel_avx512bf16(void);
+const dm_Kernel *dm_kernel_amx(void);
 
 #endif

@@ -12,11 +12,12 @@ typedef enum dm_Variant {
   DM_AVX2,       /* with FMA and F16C */
   DM_AVX512,     /* F, VL, BW and DQ */
   DM_AVX512BF16, /* and products of bfloat16 */
+  DM_AMX,        /* and tiles of bfloat16 */
   DM_N_VARIANT
 } dm_Variant;
 
 /* The widest of this processor, and not wider than the one that the environment
-   variable DEMILUNE_CPU names: plain, neon, avx2, avx512, avx512bf16. */
+   variable DEMILUNE_CPU names: plain, neon, avx2, avx512, avx512bf16, amx. */
 dm_Variant dm_cpu_variant(void);
 const char *dm_variant_name(dm_Variant v);
 

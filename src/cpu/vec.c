@@ -21,7 +21,8 @@ static const dm_VecTable *table_of(dm_Variant v) {
   case DM_NEON: return dm_vec_neon();
   case DM_AVX2: return dm_vec_avx2();
   case DM_AVX512:
-  case DM_AVX512BF16: return dm_vec_avx512();
+  case DM_AVX512BF16:
+  case DM_AMX: return dm_vec_avx512();
   default: return &plain;
   }
 }

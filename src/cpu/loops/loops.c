@@ -12,7 +12,8 @@ static const dm_Loops *loops_of(dm_Variant v) {
   switch (v) {
   case DM_AVX2: return dm_loops_avx2();
   case DM_AVX512:
-  case DM_AVX512BF16: return dm_loops_avx512();
+  case DM_AVX512BF16:
+  case DM_AMX: return dm_loops_avx512();
   case DM_NEON: return NULL; /* every 64-bit ARM has it: the plain ones are made of it */
   default: return &dm_loops_plain;
   }
