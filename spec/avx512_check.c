@@ -1,6 +1,7 @@
 /* cpu_check with AVX512's kernels in every product and convolution, on any processor:
    their source, compiled for narrower vectors. The linker puts the functions of this file
-   (-Wl,--wrap) in front of the engine's. CHECKED_PAIRS names the kernel of pairs of bfloat16. */
+   (-Wl,--wrap) in front of the engine's. CHECKED_PAIRS names the kernel of pairs of bfloat16.
+ */
 #define DM_EMULATE
 #define dm_kernel_avx512 emulated_kernel
 #include "../src/cpu/gemm_avx512.c"

@@ -530,7 +530,9 @@ static void check_pair_tile(const dm_Kernel *kn, int m, int n) {
   const int64_t unit = kn->tiles ? DM_TILE_PAIRS : 1, pairs = below(kn->tiles ? 4 : 40) * unit;
   const int64_t rows = kn->tiles ? kn->mr : m, columns = kn->tiles ? kn->nr : n;
   const bool dense = below(2);
-  const int64_t a_rs = !dense ? pairs + unit : kn->tiles ? DM_TILE_PAIRS : 1,
+  const int64_t a_rs = !dense      ? pairs + unit
+                       : kn->tiles ? DM_TILE_PAIRS
+                                   : 1,
                 a_cs = dense ? rows : 1, b_rs = columns + below(3), c_rs = n + below(3);
   void *const a = random_array(DM_BF16, 2 * rows * (pairs + unit));
   void *const b = random_array(DM_BF16, 2 * (pairs * b_rs + 1));
@@ -603,6 +605,30 @@ static void check_joining(const dm_Kernel *kn) {
   free_array(panel), free_array(from);
 }
 
+/* Strips of pairs of lanes and depths in runs of +1, long and short. */
+static void check_pair_gathers(const dm_Kernel *kn) {
+  enum { SPAN = 200, K = 150 };
+  const int n = below(2) ? kn->nr : 1 + (int)below(kn->nr), width = kn->nr;
+  const int64_t k = 1 + below(K), size = dm_depth(kn, k) * width;
+  int32_t lane[64] = {0}, at[K];
+  list_positions(lane, n, SPAN);
+  list_positions(at, k, SPAN);
+  void *const src = random_array(DM_BF16, lane[n - 1] + at[k - 1] + 1 + DM_SLACK);
+  for (int i = 0; i < 2; i++) {
+    void *const to = new_array(DM_F32, size);
+    (i ? kn->gather_t : kn->gather)(src, lane, n, at, k, width, to);
+    bool ok = guards_hold(DM_F32, size, to);
+    for (int64_t p = 0; p < 2 * dm_depth(kn, k); p++)
+      for (int l = 0; l < n; l++) {
+        const double want = p < k ? get(DM_BF16, src, lane[l] + at[p]) : 0;
+        ok = ok && get(DM_BF16, to, in_panel(kn, false, width, p, l)) == want;
+      }
+    check(ok, i ? "kernel: gather of pairs, transposed" : "kernel: gather of pairs");
+    free_array(to);
+  }
+  free_array(src);
+}
+
 static void check_pairs(const dm_Kernel *kn) {
   for (int m = 1; m <= kn->mr; m++)
     for (int n = 1; n <= kn->nr; n++)
@@ -610,6 +636,7 @@ static void check_pairs(const dm_Kernel *kn) {
   for (int round = 0; round < 300; round++) {
     check_pair_packing(kn);
     check_joining(kn);
+    check_pair_gathers(kn);
   }
 }
 

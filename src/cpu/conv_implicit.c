@@ -18,9 +18,8 @@
    strip (DEPTH x nr) stays in L1. Sums of 16-bit tensors stay in float32 until the last
    chunk and are rounded once.
 
-   Where the processor multiplies pairs of bfloat16, strips are gathered as floats all the
-   same, and joined to pairs before they are multiplied: gathering pairs of positions would
-   read each element twice. */
+   Where the processor multiplies pairs of bfloat16, planes keep their dtype and strips are
+   gathered as pairs. */
 #include "cpu/conv_implicit.h"
 
 #include "base/error.h"
@@ -74,7 +73,7 @@ static int64_t lane_depth(const Weights *p, int64_t k) {
    `stride` rows and columns. */
 typedef struct Job {
   const Weights *weights;
-  int64_t es;
+  int64_t es, plane_es; /* bytes of a sum, of an element of the planes */
   dm_ConvInput x;
   dm_TileGrid grid;
   int64_t rows, n_block;                           /* output channels of a task; tasks a tile */
@@ -104,7 +103,7 @@ static void carve_work(const void *ctx, dm_Arena *a, void *parts) {
   Work *const w = parts;
   const int64_t taps = job->x.n_tap[0] * job->x.n_tap[1], depth = job->grid.n_chan * taps;
   const int64_t nr = job->weights->gather_kernel->nr;
-  w->planes = dm_arena_take(a, (job->grid.buffer + DM_SLACK) * job->es);
+  w->planes = dm_arena_take(a, (job->grid.buffer + DM_SLACK) * job->plane_es);
   w->strip = dm_arena_take(a, lane_depth(job->weights, depth) * nr * job->es);
   w->product = dm_arena_take(a, job->rows * nr * job->es);
   w->sums = dm_arena_take(a, is_staged(job) ? job->rows * job->grid.cols * job->es : 0);
@@ -223,18 +222,15 @@ static void run_stencil(const Job *job, const Work *w, const Chunk *chunk) {
 /* One chunk of channels, for all positions of a tile: gather a strip, multiply, next strip. The
    strip is used for all output channels of the task while it is in L1. */
 static void run_chunk(const Job *job, const Work *w, const Chunk *chunk) {
-  const dm_Kernel *const gather_kernel = job->weights->gather_kernel;
-  const dm_Kernel *const multiply_kernel = job->weights->multiply_kernel;
-  const int64_t nr = gather_kernel->nr;
+  const dm_Kernel *const kernel = job->weights->multiply_kernel;
+  const int64_t nr = kernel->nr;
   if (is_stencil(job)) {
     run_stencil(job, w, chunk);
     return;
   }
   for (int64_t j = 0; j < chunk->cols; j += nr) {
     const int n = (int)dm_min_i64(nr, chunk->cols - j);
-    gather_kernel->gather(w->planes, w->position + j, n, w->tap, chunk->depth, (int)nr,
-                          w->strip);
-    if (multiply_kernel->pairs) multiply_kernel->join(chunk->depth, (int)nr, w->strip);
+    kernel->gather(w->planes, w->position + j, n, w->tap, chunk->depth, (int)nr, w->strip);
     run_strip(job, w, chunk, j, n);
   }
 }
@@ -256,7 +252,7 @@ static void run_task(const Job *job, const Work *w, int64_t task) {
   list_outputs(job, &tile, w->to);
   for (int64_t c = 0; c < p->in; c += job->grid.n_chan) {
     const int64_t n_chan = dm_min_i64(job->grid.n_chan, p->in - c);
-    dm_load_tile(&job->x, &job->grid, &tile, group * p->in + c, n_chan, kernel->type,
+    dm_load_tile(&job->x, &job->grid, &tile, group * p->in + c, n_chan, dm_gathered(kernel),
                  w->planes);
     chunk.depth = n_chan * taps;
     chunk.weights = weights + dm_depth(kernel, c * taps) * kernel->mr * job->es;
@@ -285,6 +281,7 @@ static dm_status run_job(Job *job, const char *op) {
   const Weights *const p = job->weights;
   const int64_t threads = dm_get_num_threads(), mr = p->multiply_kernel->mr;
   dm_input_range(&job->x);
+  job->plane_es = dm_dtype_size(dm_gathered(p->multiply_kernel));
   job->grid = dm_tile_grid(&job->x, p->in, DEPTH, INT64_MAX, p->gather_kernel->nr,
                            dm_depth_unit(p->multiply_kernel));
   if (job->grid.buffer > INT32_MAX)
@@ -523,8 +520,8 @@ static void carve_dx(const void *ctx, dm_Arena *a, void *parts) {
   const int64_t lanes = padded_lanes(p->multiply_kernel, p->out);
   DxParts *const x = parts;
   x->lists = dm_arena_take(a, 2 * (p->d->r + p->d->s) * 8);
-  x->panels = dm_arena_take(
-      a, p->d->groups * lanes * lane_depth(p, p->in * p->d->r * p->d->s) * job->es);
+  x->panels = dm_arena_take(a, p->d->groups * lanes * lane_depth(p, p->in * p->d->r * p->d->s) *
+                                   job->es);
   x->bias = dm_arena_take(a, p->d->c * job->es);
 }
 

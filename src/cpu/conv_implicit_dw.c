@@ -32,7 +32,7 @@ static const int64_t MOST_SUMS = 4 << 20; /* elements of all parts */
 /* The whole product. */
 typedef struct Job {
   const dm_Kernel *gather_kernel, *multiply_kernel; /* the same, or one of pairs */
-  int64_t es;
+  int64_t es, plane_es; /* bytes of a sum, of an element of the planes */
   const dm_ConvDims *d;
   dm_ConvInput x;
   dm_TileGrid grid;
@@ -55,10 +55,11 @@ static void carve_work(const void *ctx, dm_Arena *a, void *parts) {
   Work *const w = parts;
   const int64_t taps = job->d->r * job->d->s;
   const bool copy = job->x.dtype != job->gather_kernel->type || job->grid.n_img > 1;
-  w->planes = dm_arena_take(a, (job->grid.buffer + DM_SLACK) * job->es);
   const dm_Kernel *const kernel = job->multiply_kernel;
-  const int64_t rows = kernel->tiles ? dm_ceil_div(job->out, kernel->mr) * kernel->mr : job->out;
+  const int64_t rows =
+      kernel->tiles ? dm_ceil_div(job->out, kernel->mr) * kernel->mr : job->out;
   const int64_t row = dm_max_i64(job->grid.cols, dm_depth(kernel, job->grid.cols));
+  w->planes = dm_arena_take(a, (job->grid.buffer + DM_SLACK) * job->plane_es);
   w->strip = dm_arena_take(a, DEPTH * job->gather_kernel->nr * job->es);
   w->dy = copy ? dm_arena_take(a, rows * row * job->es) : NULL;
   w->position = dm_arena_take(a, job->grid.cols * 4);
@@ -100,9 +101,7 @@ static void add_tile(const Job *job, const Work *w, const dm_ConvTile *tile, con
     for (int64_t j = 0; j < lanes; j += nr) {
       const int n = (int)dm_min_i64(nr, lanes - j);
       const dm_Sums to = {sums + j * es, job->k, add, NULL};
-      job->gather_kernel->gather_t(w->planes, w->tap + j, n, w->position + k, depth, (int)nr,
-                                   w->strip);
-      if (kernel->pairs) kernel->join(depth, (int)nr, w->strip);
+      kernel->gather_t(w->planes, w->tap + j, n, w->position + k, depth, (int)nr, w->strip);
       dm_tile_column(kernel, job->out, n, dm_depth(kernel, depth), &rows, &strip, &to, NULL);
     }
     add = true;
@@ -123,7 +122,7 @@ static void run_task(const Job *job, const Work *w, int64_t task) {
     int64_t dy_rs;
     const char *const dy = get_dy(job, w, &tile, group, &dy_rs);
     dm_load_tile(&job->x, &job->grid, &tile, group * job->in + c, n_chan,
-                 job->gather_kernel->type, w->planes);
+                 dm_gathered(job->multiply_kernel), w->planes);
     add_tile(job, w, &tile, dy, dy_rs, n_chan * taps, sums, i > part * job->part_tiles);
   }
 }
@@ -135,7 +134,7 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end) {
     atomic_store(&job->failed, true);
     return;
   }
-  memset(w.planes + job->grid.buffer * job->es, 0, (size_t)(DM_SLACK * job->es));
+  memset(w.planes + job->grid.buffer * job->plane_es, 0, (size_t)(DM_SLACK * job->plane_es));
   const dm_ConvTile whole = {0, job->grid.n_img, 0, job->grid.rows, job->grid.cols};
   dm_list_positions(&job->x, &job->grid, &whole, w.position);
   dm_list_taps(&job->x, &job->grid, w.tap);
@@ -174,6 +173,7 @@ dm_status dm_conv_implicit_dw(const dm_ConvDims *d, dm_DType t, const void *dy, 
              .out = d->o / d->groups,
              .k = k,
              .dw = dw};
+  job.plane_es = dm_dtype_size(dm_gathered(job.multiply_kernel));
   int64_t *const taps = dm_alloc((d->r + d->s) * 8);
   if (!taps) return dm_conv_no_memory("conv2d_dw");
   dm_status st = DM_OK;

@@ -88,7 +88,7 @@ static void load_plane(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t p
   const int64_t end = dm_max_i64(left, dm_min_i64(x->w - x->lo[1], grid->pw));
   const int64_t top = dm_max_i64(0, h0), rows = dm_min_i64(x->h, h0 + grid->ph) - top;
   const char *src = x->data + (plane * x->h + top) * x->w * dm_dtype_size(t);
-  if (dm_is_low(t) && rows > 0 && rows * x->w <= WIDE) {
+  if (dm_is_low(t) && t != to && rows > 0 && rows * x->w <= WIDE) {
     dm_load_f32(t, src, 1, rows * x->w, wide);
     src = (const char *)wide;
     t = DM_F32;
@@ -130,19 +130,22 @@ static void map_plane(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t h0
     for (; n_plane > 0; n_plane--, src += plane, dst += size)                            \
       for (int64_t i = 0; i < size; i++) dst[i] = map[i] < 0 ? 0 : src[map[i]];          \
   }
+DEFINE_SPREAD(uint16_t, spread_u16)
 DEFINE_SPREAD(float, spread_f32)
 DEFINE_SPREAD(double, spread_f64)
 #undef DEFINE_SPREAD
 
 /* Planes [first, first + n) by their map. */
 static void load_tiny(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t first, int64_t n,
-                      const int32_t *map, char *dst, int64_t es) {
-  const int64_t plane = x->h * x->w, size = grid->ph * grid->pw;
+                      const int32_t *map, dm_DType to, char *dst) {
+  const int64_t plane = x->h * x->w, size = grid->ph * grid->pw, es = dm_dtype_size(to);
   const char *src = x->data + first * plane * dm_dtype_size(x->dtype);
   if (x->dtype == DM_F64) {
     spread_f64(src, n, plane, map, size, dst);
   } else if (x->dtype == DM_F32) {
     spread_f32(src, n, plane, map, size, dst);
+  } else if (x->dtype == to && es == 2) {
+    spread_u16(src, n, plane, map, size, dst);
   } else {
     float wide[WIDE];
     for (const int64_t most = WIDE / plane; n > 0; n -= most) {
@@ -166,7 +169,7 @@ void dm_load_tile(const dm_ConvInput *x, const dm_TileGrid *grid, const dm_ConvT
   if (tiny) map_plane(x, grid, h0, map);
   for (int64_t i = 0; i < tile->n_img; i++, dst += img) {
     const int64_t plane = (tile->img + i) * x->n_chan + c0;
-    if (tiny) load_tiny(x, grid, plane, n_chan, map, dst, es);
+    if (tiny) load_tiny(x, grid, plane, n_chan, map, to, dst);
     else
       for (int64_t c = 0; c < n_chan; c++)
         load_plane(x, grid, plane + c, h0, to, dst + c * size * es);

@@ -145,8 +145,7 @@ static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t 
   for (int64_t j0 = 0; j0 < t->n; j0 += GROUP * nr) {
     const int64_t n = dm_min_i64(GROUP * nr, t->n - j0);
     const char *b = mat_at(&g->b, t->b, k0, t->j + j0);
-    if (!g->direct_b)
-      dm_pack_panels(kn, DM_B, g->b.dtype, b, g->b.cs, g->b.rs, n, kc, buf->b);
+    if (!g->direct_b) dm_pack_panels(kn, DM_B, g->b.dtype, b, g->b.cs, g->b.rs, n, kc, buf->b);
     list_prefetches(g, t, k0, kc, j0, prefetch);
     for (int64_t j = 0; j < n; j += nr) {
       const dm_Strip strip = {g->direct_b ? b + j * es : buf->b + j * depth * es,
@@ -286,8 +285,8 @@ static void join_parts(void *ctx, int64_t begin, int64_t end) {
 static void plan_split(Gemm *g) {
   g->n_part = 1;
   g->part_k = g->k;
-  g->kc = dm_even_part(g->k, g->kn->pairs ? 2 * KC : KC,
-                       dm_max_i64(KC_UNIT, dm_depth_unit(g->kn)));
+  g->kc =
+      dm_even_part(g->k, g->kn->pairs ? 2 * KC : KC, dm_max_i64(KC_UNIT, dm_depth_unit(g->kn)));
   const int64_t tiles = dm_ceil_div(g->m, SPLIT_TILE) * dm_ceil_div(g->n, SPLIT_TILE);
   if (g->n_batch > 1 || tiles >= SPLIT_TILES || g->k < 2 * SPLIT_MIN_K) return;
   int64_t parts = dm_min_i64(SPLIT_MAX, g->k / SPLIT_MIN_K);

@@ -173,6 +173,18 @@ static void join_b(int64_t k, int width, void *panel) {
   pad(k, panel);
 }
 
+static void gather_b(const void *src, const int32_t *lane, int n_lane, const int32_t *at,
+                     int64_t k, int width, void *dst) {
+  dm_kernel_avx512bf16()->gather(src, lane, n_lane, at, k, width, dst);
+  pad(k, dst);
+}
+
+static void gather_t_b(const void *src, const int32_t *lane, int n_lane, const int32_t *at,
+                       int64_t k, int width, void *dst) {
+  dm_kernel_avx512bf16()->gather_t(src, lane, n_lane, at, k, width, dst);
+  pad(k, dst);
+}
+
 /* Each block of a panel of A is turned in its memory: 16 pairs of 32 lanes become 32 lanes of
    16 pairs. */
 static void turn(int64_t k, void *panel) {
@@ -217,6 +229,8 @@ static const dm_Kernel amx = {.type = DM_F32,
                               .tile = tile_amx,
                               .pack = pack_b,
                               .pack_a = pack_a,
+                              .gather = gather_b,
+                              .gather_t = gather_t_b,
                               .join = join_b,
                               .turn = turn};
 const dm_Kernel *dm_kernel_amx(void) { return &amx; }

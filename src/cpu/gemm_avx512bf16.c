@@ -10,6 +10,8 @@
    DM_EMULATE, in float32 arithmetic, for processors without the instruction. */
 #include "cpu/gemm_kernel.h"
 
+#include <string.h>
+
 #if defined(__AVX512BF16__) || defined(DM_EMULATE)
 #if defined(DM_EMULATE)
 #include "base/half.h"
@@ -112,12 +114,96 @@ static void join_pairs(int64_t k, int width, void *panel) {
   else join_narrow(k, MR, panel);
 }
 
+/* ---- gathering ---------------------------------------------------------------------- */
+
+/* COUNT lanes that lie in one or two runs: dst[p * width + l] is the pair of the numbers at
+   at[2p] and at[2p + 1] from lane[l]. The second run begins at lane `cut`, and what lies `cut`
+   before it fills the first lanes of its load. False, and nothing is written, where the lanes
+   lie in more runs. */
+#define DEFINE_GATHER(COUNT, NAME)                                                          \
+  static bool NAME(const uint16_t *src, const int32_t *lane, const int32_t *at, int64_t k,  \
+                   int width, uint32_t *dst) {                                              \
+    typedef uint16_t Numbers __attribute__((vector_size(2 * COUNT)));                       \
+    typedef Numbers NumbersAt __attribute__((aligned(2), may_alias));                       \
+    typedef uint32_t Pairs __attribute__((vector_size(4 * COUNT)));                         \
+    typedef Pairs PairsAt __attribute__((aligned(4), may_alias));                           \
+    int cut = 1;                                                                            \
+    while (cut < COUNT && lane[cut] == lane[0] + cut) cut++;                                \
+    const uint16_t *const first = src + lane[0];                                            \
+    const uint16_t *const second = cut < COUNT ? src + lane[cut] - cut : first;             \
+    Numbers take = {0}; /* lanes of the second run */                                       \
+    for (int l = cut; l < COUNT; l++) {                                                     \
+      if (src + lane[l] != second + l) return false;                                        \
+      take[l] = UINT16_MAX;                                                                 \
+    }                                                                                       \
+    for (int64_t p = 0; p < k; p += 2, dst += width) {                                      \
+      Numbers low = *(const NumbersAt *)(const void *)(first + at[p]), high = {0};          \
+      if (p + 1 < k) high = *(const NumbersAt *)(const void *)(first + at[p + 1]);          \
+      if (cut < COUNT) low = (low & ~take) | (*(const NumbersAt *)(second + at[p]) & take); \
+      if (cut < COUNT && p + 1 < k)                                                         \
+        high = (high & ~take) | (*(const NumbersAt *)(second + at[p + 1]) & take);          \
+      *(PairsAt *)(void *)dst =                                                             \
+          __builtin_convertvector(low, Pairs) | __builtin_convertvector(high, Pairs) << 16; \
+    }                                                                                       \
+    return true;                                                                            \
+  }
+DEFINE_GATHER(16, gather_16)
+DEFINE_GATHER(8, gather_8)
+DEFINE_GATHER(4, gather_4)
+#undef DEFINE_GATHER
+
+static void gather_one(const uint16_t *src, const int32_t *at, int64_t k, int width,
+                       uint32_t *dst) {
+  for (int64_t p = 0; p < k; p += 2, dst += width)
+    *dst = src[at[p]] | (p + 1 < k ? (uint32_t)src[at[p + 1]] << 16 : 0);
+}
+
+static void gather_pairs(const void *src, const int32_t *lane, int n_lane, const int32_t *at,
+                         int64_t k, int width, void *vdst) {
+  uint32_t *const dst = vdst;
+  for (int l = 0; l < n_lane;) {
+    const int left = n_lane - l;
+    if (left >= 16 && gather_16(src, lane + l, at, k, width, dst + l)) l += 16;
+    else if (left >= 8 && gather_8(src, lane + l, at, k, width, dst + l)) l += 8;
+    else if (left >= 4 && gather_4(src, lane + l, at, k, width, dst + l)) l += 4;
+    else {
+      gather_one((const uint16_t *)src + lane[l], at, k, width, dst + l);
+      l++;
+    }
+  }
+}
+
+/* Where k lies in runs, pairs are what lies side by side: those of each lane are copied, then
+   turned. A pair of two runs, or the last one of an odd k, is gathered by itself. */
+static void gather_t_pairs(const void *vsrc, const int32_t *lane, int n_lane, const int32_t *at,
+                           int64_t k, int width, void *vdst) {
+  enum { RUN = 64, MOST = 32 };
+  const uint16_t *const src = vsrc;
+  uint32_t *const dst = vdst, rows[MOST][RUN / 2];
+  for (int64_t p = 0; p < k;) {
+    int64_t run = 1;
+    while (run < RUN && p + run < k && at[p + run] == at[p] + run) run++;
+    const int64_t n = run / 2;
+    for (int l = 0; l < n_lane; l++) {
+      const uint16_t *const from = src + lane[l];
+      if (n > 0) memcpy(rows[l], from + at[p], (size_t)n * sizeof *dst);
+      else gather_one(from, at + p, dm_min_i64(2, k - p), width, dst + p / 2 * width + l);
+    }
+    if (n > 0)
+      dm_kernel_avx512(DM_F32)->pack(DM_F32, rows, RUN / 2, 1, n_lane, n, width,
+                                     dst + p / 2 * width);
+    p += n > 0 ? 2 * n : 2;
+  }
+}
+
 static const dm_Kernel pairs = {.type = DM_F32,
                                 .pairs = true,
                                 .mr = MR,
                                 .nr = NR,
                                 .tile = tile_pairs,
                                 .pack = pack_pairs,
+                                .gather = gather_pairs,
+                                .gather_t = gather_t_pairs,
                                 .join = join_pairs};
 const dm_Kernel *dm_kernel_avx512bf16(void) { return &pairs; }
 #else

@@ -47,7 +47,8 @@ typedef void dm_WinoInFn(const float *line, int64_t line_step, int n, float *dst
                          int64_t e_step);
 typedef void dm_WinoOutFn(const float *m, int64_t e_step, float bias, float *line);
 
-/* A panel of k floats a lane, each a bfloat16 of 32 bits, becomes one of pairs in its memory. */
+/* A panel of k floats a lane, each a bfloat16 of 32 bits, becomes one of pairs in its memory.
+ */
 typedef void dm_JoinFn(int64_t k, int width, void *panel);
 
 /* A panel of A of k products deep, packed by `pack` or `join`, becomes one of `pack_a`. */
@@ -58,7 +59,7 @@ typedef void dm_ConfigureFn(bool on);
 
 enum { DM_MOST_NR = 32, DM_TILE_PAIRS = 16 };
 typedef struct dm_Kernel {
-  dm_DType type; /* DM_F32 or DM_F64 */
+  dm_DType type; /* of sums: DM_F32 or DM_F64 */
   int mr, nr;    /* at most DM_MOST_NR */
   dm_TileFn *tile;
   dm_PackFn *pack;
@@ -66,8 +67,9 @@ typedef struct dm_Kernel {
   dm_StencilFn *stencil;
   dm_WinoInFn *wino_in, *wino_grad; /* of DM_F32 */
   dm_WinoOutFn *wino_out;
-  /* Panels hold pairs of bfloat16, as much of DM_F32's bytes: `pack` counts k, `tile`
-     pairs. It has no more than these two and `join`; nr is that of DM_F32. */
+  /* Panels hold pairs of bfloat16, as much of DM_F32's bytes: `tile` counts pairs, all others
+     k. The gathers read bfloat16. There are no stencil and no transforms; nr is that of
+     DM_F32. */
   bool pairs;
   dm_JoinFn *join;
   /* Pairs are multiplied in tiles: a panel's depth is a multiple of DM_TILE_PAIRS, with zeros
@@ -78,6 +80,11 @@ typedef struct dm_Kernel {
   dm_PackFn *pack_a;
   dm_TurnFn *turn;
 } dm_Kernel;
+
+/* The dtype that the gathers read. */
+static inline dm_DType dm_gathered(const dm_Kernel *kn) {
+  return kn->pairs ? DM_BF16 : kn->type;
+}
 
 /* Items of a panel of depth k. */
 static inline int64_t dm_depth(const dm_Kernel *kn, int64_t k) {

@@ -12,8 +12,8 @@
 #include <unistd.h>
 #endif
 
-static const char *const names[DM_N_VARIANT] = {"plain", "neon", "avx2", "avx512",
-                                                "avx512bf16", "amx"};
+static const char *const names[DM_N_VARIANT] = {"plain",  "neon",       "avx2",
+                                                "avx512", "avx512bf16", "amx"};
 
 #if defined(__x86_64__) && defined(__GNUC__)
 /* AMX-TILE and AMX-BF16 are bits 24 and 22 of leaf 7.0 edx. Linux saves 8 KB more for a thread
