@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "bind/bind.h"
-#include "cpu/dnnl.h"
 #include "cpu/threads.h"
 #include "cpu/variant.h"
 #include "engine/policy.h"
@@ -40,19 +39,12 @@ static int get_num_threads(lua_State *L) {
   return 1;
 }
 
-/* cpu_info() -> {variant, onednn[, reason]}: the kernels that run here ("plain", "neon",
-   "avx2", "avx512", "avx512bf16"), and the version of oneDNN that multiplies 16-bit matrices,
-   or false and the reason. It opens oneDNN where the processor suits it. */
+/* cpu_info() -> {variant}: the kernels that run here ("plain", "neon", "avx2", "avx512",
+   "avx512bf16", "amx"). */
 static int cpu_info(lua_State *L) {
-  const char *why, *const version = dm_dnnl_version(&why);
-  lua_createtable(L, 0, 3);
+  lua_createtable(L, 0, 1);
   lua_pushstring(L, dm_variant_name(dm_cpu_variant()));
   lua_setfield(L, -2, "variant");
-  if (version) lua_pushstring(L, version);
-  else lua_pushboolean(L, false);
-  lua_setfield(L, -2, "onednn");
-  lua_pushstring(L, why); /* nil where there is no reason */
-  lua_setfield(L, -2, "reason");
   return 1;
 }
 

@@ -21,7 +21,6 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "cpu/dnnl.h"
 #include "cpu/gemm_small.h"
 #include "cpu/gemm_variant.h"
 #include "cpu/scratch.h"
@@ -31,19 +30,19 @@
 #include <string.h>
 
 enum {
-  KC = 256,                   /* depth of a block: a strip of 16 floats is 16 KB of L1 */
+  KC = 256,                   /* depth of a block: a strip of 16 floats is 16 KB of L1, as is
+                                 a strip or a panel of tiles */
   TILE_M = 396,               /* rows of floats in a block: 3/4 of a 512 KB L2 */
   TILE_N = 1024,              /* columns of a tile */
   TILE_N_STAGED = 512,        /* the same where sums pass through a buffer */
   WIDE_STRIP = 128,           /* bytes of a strip of AVX512's kernels: most have 1 MB of L2 */
   KC_UNIT = 4,                /* steps of depth that the kernels take at once */
+  APART = 16,                 /* elements between rows of sums, which then lie in many sets */
   GROUP = 4,                  /* strips packed together: whole cache lines and pages */
   SPLIT_MIN_K = 1024,         /* least depth of a part of k */
   SPLIT_MAX = 16,             /* most parts of k */
   SPLIT_TILE = 128,           /* an area of C that makes a task, this wide and high; */
   SPLIT_TILES = 32,           /* as many of them need no parts of k */
-  DNNL_TILE = 256,            /* most width and height of a tile that oneDNN sums, */
-  DNNL_TILE_LEAST = 64,       /* and its unit, used where there are no SPLIT_TILES */
   DIRECT_WORK = 64 * 64 * 64, /* products so small that packing costs more */
   DIRECT_PANELS = 4           /* panels of A that pay for no packing of B */
 };
@@ -63,7 +62,6 @@ typedef struct Gemm {
   dm_Epilogue epilogue;
   bool direct_a, direct_b; /* the kernel reads the matrix where it lies */
   bool staged;             /* sums reach C through a buffer */
-  bool dnnl;               /* oneDNN is asked for the sums of a tile */
   int64_t tile_m, tile_n, n_tile_m, n_tile_n;
   int64_t kc, part_k, n_part; /* depth of a block, of a part */
   char *parts;                /* (n_part, m, n) sums, when n_part > 1 */
@@ -95,7 +93,7 @@ static bool get_buffers(const Gemm *g, Buffers *buf) {
   const int64_t kc = dm_depth(g->kn, g->kc), mr = g->kn->mr, nr = g->kn->nr;
   const int64_t n_a = g->direct_a ? 0 : dm_ceil_div(g->tile_m, mr) * mr * kc;
   const int64_t n_b = g->direct_b ? 0 : GROUP * nr * kc;
-  const int64_t n_sums = g->staged ? g->tile_m * g->tile_n : 0;
+  const int64_t n_sums = g->staged ? g->tile_m * (g->tile_n + APART) : 0;
   *buf = (Buffers){NULL, NULL, NULL};
   const int64_t pad = 16; /* elements; keeps each part on a cache line */
   const int64_t all = n_a + n_b + n_sums;
@@ -163,18 +161,9 @@ static void zero_rows(char *out, int64_t m, int64_t n_bytes, int64_t rs_bytes) {
   for (int64_t i = 0; i < m; i++) memset(out + i * rs_bytes, 0, (size_t)n_bytes);
 }
 
-/* Sums of a tile by oneDNN instead; false where it refuses. */
-static bool sum_by_dnnl(const Gemm *g, const Tile *t, char *out, int64_t out_rs) {
-  dm_Mat a = g->a, b = g->b;
-  a.data = mat_at(&a, t->a, t->i, t->k0);
-  b.data = mat_at(&b, t->b, t->k0, t->j);
-  return dm_dnnl_sums(t->m, t->n, t->k1 - t->k0, &a, &b, (float *)(void *)out, out_rs);
-}
-
 /* The sums of a tile over its depth [k0, k1), block after block, into out. */
 static void sum_tile(const Gemm *g, const Tile *t, const Buffers *buf, char *out,
                      int64_t out_rs, bool add) {
-  if (g->dnnl && sum_by_dnnl(g, t, out, out_rs)) return;
   if (t->k0 == t->k1 && !add) zero_rows(out, t->m, t->n * g->es, out_rs * g->es);
   for (int64_t k = t->k0; k < t->k1; k += g->kc) {
     run_block(g, t, buf, k, dm_min_i64(g->kc, t->k1 - k), out, out_rs, add);
@@ -236,8 +225,9 @@ static void run_tile(Gemm *g, const Buffers *buf, int64_t task) {
     char *const out = g->parts + ((part * g->m + t.i) * g->n + t.j) * g->es;
     sum_tile(g, &t, buf, out, g->n, false);
   } else if (g->staged) {
-    sum_tile(g, &t, buf, buf->sums, t.n, false);
-    store_rows(g, t.i, t.m, t.j, t.n, buf->sums, t.n, c);
+    const int64_t rs = t.n + APART;
+    sum_tile(g, &t, buf, buf->sums, rs, false);
+    store_rows(g, t.i, t.m, t.j, t.n, buf->sums, rs, c);
   } else {
     run_in_place(g, &t, buf, c);
   }
@@ -285,8 +275,8 @@ static void join_parts(void *ctx, int64_t begin, int64_t end) {
 static void plan_split(Gemm *g) {
   g->n_part = 1;
   g->part_k = g->k;
-  g->kc =
-      dm_even_part(g->k, g->kn->pairs ? 2 * KC : KC, dm_max_i64(KC_UNIT, dm_depth_unit(g->kn)));
+  const int64_t most = g->kn->pairs && !g->kn->tiles ? 2 * KC : KC;
+  g->kc = dm_even_part(g->k, most, dm_max_i64(KC_UNIT, dm_depth_unit(g->kn)));
   const int64_t tiles = dm_ceil_div(g->m, SPLIT_TILE) * dm_ceil_div(g->n, SPLIT_TILE);
   if (g->n_batch > 1 || tiles >= SPLIT_TILES || g->k < 2 * SPLIT_MIN_K) return;
   int64_t parts = dm_min_i64(SPLIT_MAX, g->k / SPLIT_MIN_K);
@@ -307,21 +297,11 @@ static double time_in_tiles(const Gemm *g, int64_t tile_m, int64_t tile_n, int t
          ((double)(tile_m * tile_n) + pack * (double)(tile_m + tile_n));
 }
 
-/* oneDNN's way to a sum may depend on the tile's shape: so that depends on C's alone. */
-static void plan_dnnl_tiles(Gemm *g) {
-  int64_t most = DNNL_TILE;
-  while (most > DNNL_TILE_LEAST &&
-         dm_ceil_div(g->m, most) * dm_ceil_div(g->n, most) * g->n_part * g->n_batch <
-             SPLIT_TILES)
-    most /= 2;
-  g->tile_m = dm_even_part(g->m, most, DNNL_TILE_LEAST);
-  g->tile_n = dm_even_part(g->n, most, DNNL_TILE_LEAST);
-}
-
 /* Tiles of at most L2 size, halved as long as that keeps threads busy. */
 static void plan_tiles(Gemm *g) {
   const int64_t mr = g->kn->mr, nr = g->kn->nr;
-  const bool large = nr * g->es >= WIDE_STRIP; /* 0.97 of the time in 16 bits */
+  const bool large =
+      nr * g->es >= WIDE_STRIP && !g->kn->tiles; /* 0.97 of the time in 16 bits */
   int64_t m = dm_even_part(g->m, (large ? 2 : 1) * TILE_M * 4 / g->es, mr);
   int64_t n = dm_even_part(g->n, g->staged && !large ? TILE_N_STAGED : TILE_N, nr);
   const int threads = dm_threads_here();
@@ -384,13 +364,10 @@ static dm_status run(Gemm *g) {
   g->kn = kernel_for(g, wide ? DM_F64 : DM_F32);
   g->es = dm_dtype_size(g->kn->type);
   plan_split(g);
-  g->dnnl = g->k > 0 && g->a.dtype == g->b.dtype && dm_dnnl_takes(g->a.dtype, g->m, g->n, g->k);
-  g->staged = g->n_part == 1 &&
-              (g->dnnl || g->epilogue.c_dtype != g->kn->type || g->epilogue.alpha != 1 ||
-               (g->epilogue.beta != 0 && g->epilogue.beta != 1));
+  g->staged = g->n_part == 1 && (g->epilogue.c_dtype != g->kn->type || g->epilogue.alpha != 1 ||
+                                 (g->epilogue.beta != 0 && g->epilogue.beta != 1));
   plan_direct(g);
-  if (g->dnnl) plan_dnnl_tiles(g);
-  else plan_tiles(g);
+  plan_tiles(g);
   g->n_tile_m = dm_ceil_div(g->m, g->tile_m);
   g->n_tile_n = dm_ceil_div(g->n, g->tile_n);
   if (g->n_part > 1) {

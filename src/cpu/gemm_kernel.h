@@ -81,11 +81,6 @@ typedef struct dm_Kernel {
   dm_TurnFn *turn;
 } dm_Kernel;
 
-/* The dtype that the gathers read. */
-static inline dm_DType dm_gathered(const dm_Kernel *kn) {
-  return kn->pairs ? DM_BF16 : kn->type;
-}
-
 /* Items of a panel of depth k. */
 static inline int64_t dm_depth(const dm_Kernel *kn, int64_t k) {
   const int64_t n = kn->pairs ? (k + 1) / 2 : k;

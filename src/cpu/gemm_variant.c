@@ -35,3 +35,5 @@ const dm_Kernel *dm_kernel_for(dm_DType t) {
   const dm_Kernel *const pairs = t == DM_BF16 ? dm_kernel_pairs() : NULL;
   return pairs ? pairs : dm_kernel(dm_compute_dtype(t));
 }
+
+dm_DType dm_gathered(const dm_Kernel *kn) { return kn->pairs ? DM_BF16 : kn->type; }

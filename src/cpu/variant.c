@@ -73,16 +73,3 @@ dm_Variant dm_cpu_variant(void) {
 }
 
 const char *dm_variant_name(dm_Variant v) { return names[v]; }
-
-/* AMX: leaf 7.0 edx bit 22 for bfloat16, leaf 7.1 eax bit 21 for float16. */
-bool dm_cpu_has_tiles(dm_DType t) {
-#if defined(__x86_64__) && defined(__GNUC__)
-  unsigned a, b, c, d;
-  if (dm_cpu_variant() < DM_AVX512BF16) return false;
-  if (t == DM_BF16) return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1);
-  if (t == DM_F16) return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 21 & 1);
-#else
-  DM_UNUSED(t);
-#endif
-  return false;
-}

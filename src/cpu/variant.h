@@ -21,10 +21,6 @@ typedef enum dm_Variant {
 dm_Variant dm_cpu_variant(void);
 const char *dm_variant_name(dm_Variant v);
 
-/* Whether this processor, used to its width, has tiles that multiply matrices of t and sum
-   in float32: AMX-BF16, AMX-FP16. */
-bool dm_cpu_has_tiles(dm_DType t);
-
 /* out = the widest member of the family get(v) that runs here. get returns NULL for a variant
    that is not built; every family has DM_PLAIN. */
 #define DM_WIDEST(get, out)                      \

@@ -27,16 +27,8 @@ check("demilune", function()
 end)
 
 check("processor", function()
-  local info = core.cpu_info()
-  return true, ("kernels for %s, %d threads"):format(info.variant, core.get_num_threads())
-end)
-
-check("16-bit products", function()
-  local info = core.cpu_info()
-  if info.onednn then return true, "oneDNN, for this processor's matrix units (AMX)" end
-  local text = tostring(info.reason or "own kernels")
-  if text:find "no tiles" then return true, "own kernels: " .. text end
-  return nil, text, "apt install libdnnl3"
+  local variant = core.cpu_info().variant
+  return true, ("kernels for %s, %d threads"):format(variant, core.get_num_threads())
 end)
 
 check("memory", function()

@@ -190,10 +190,11 @@
 ---```
 ---@name dm.set_num_threads
 
---- Tells the processor's instruction sets, threads and libraries that are used.
+--- Tells the kernels that run on this processor: `variant` is "plain", "neon", "avx2",
+--- "avx512", "avx512bf16" or "amx".
 ---@return table
 ---```lua
----print(dm.cpu_info())   -- instruction sets, threads, libraries
+---print(dm.cpu_info().variant)
 ---```
 ---@name dm.cpu_info
 
