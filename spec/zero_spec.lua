@@ -4,6 +4,7 @@
 local dm = require "demilune"
 local launch = require "spec.distributed.launch"
 local run_checks = require "spec.distributed.zero"
+local run_gradient_checks = require "spec.distributed.zero_gradients"
 local nn, optim, dist = dm.nn, dm.optim, dm.distributed
 local Zero = optim.ZeroRedundancyOptimizer
 
@@ -19,6 +20,7 @@ describe("ZeroRedundancyOptimizer in a world of one rank", function()
 
   it("is the optimizer that it is given", function()
     assert.is_true(run_checks() > 10000)
+    assert.is_true(run_gradient_checks() > 1000)
   end)
 
   it("sends nothing in a step", function()
@@ -78,6 +80,14 @@ describe("ZeroRedundancyOptimizer on several ranks", function()
   with_mpirun("has the bits of one process's optimizer, and its share of the state", function()
     for n = 2, 3 do
       local text, code = launch.ranks(n, "zero")
+      assert.equal(n, launch.count(text, "rank %d of " .. n .. ": %d%d%d%d+ checks"), text)
+      assert.equal(0, code)
+    end
+  end)
+
+  with_mpirun("has them with its share of the gradients, too", function()
+    for n = 2, 4 do
+      local text, code = launch.ranks(n, "zero_gradients")
       assert.equal(n, launch.count(text, "rank %d of " .. n .. ": %d%d%d%d+ checks"), text)
       assert.equal(0, code)
     end

@@ -1,81 +1,21 @@
 -- optim.ZeroRedundancyOptimizer on any number of ranks, against the optimizer that one process has,
 -- bit by bit. `mpirun -n 3 lua5.4 spec/distributed/zero.lua` runs it by itself.
 
-local core = require "demilune.core"
 local dm = require "demilune"
+local common = require "spec.distributed.zero_common"
 local nn, optim, amp, dist = dm.nn, dm.optim, dm.amp, dm.distributed
 local Zero = optim.ZeroRedundancyOptimizer
+local check, same, sorted, with = common.check, common.same, common.sorted, common.with
+local parameters, copies, groups_of, saved_of = common.parameters, common.copies, common.groups_of,
+  common.saved_of
+local net, decayed, state_bytes, refuses = common.net, common.decayed, common.state_bytes,
+  common.refuses
+local OPTIONS, SHAPES, MATRICES = common.OPTIONS, common.SHAPES, common.MATRICES
 
 local rank, n
-local checks = 0
-
-local function check(ok, what, ...)
-  checks = checks + 1
-  if not ok then error(("rank %d of %d: "):format(rank, n) .. what:format(...), 2) end
-end
-
-local function bytes_of(x) return core._to_bytes(x:detach():to "cpu") end
-
--- Raises unless both trees have the same values, those of tensors bit by bit.
-local function same(a, b, at)
-  if dm.is_tensor(a) then
-    check(dm.is_tensor(b) and a.dtype == b.dtype and tostring(a.shape) == tostring(b.shape),
-      "%s: other tensors", at)
-    check(bytes_of(a) == bytes_of(b), "%s: %s for %s", at, tostring(b), tostring(a))
-  elseif type(a) == "table" then
-    check(type(b) == "table", "%s is a %s", at, type(b))
-    for key in next, a do same(a[key], b[key], at .. "." .. tostring(key)) end
-    for key in next, b do check(a[key] ~= nil, "%s.%s is too many", at, tostring(key)) end
-  else
-    check(a == b, "%s: %s for %s", at, tostring(b), tostring(a))
-  end
-end
-
--- {"a", "b"} of {b = , a = }: all ranks go through it in one order.
-local function sorted(t)
-  local names = {}
-  for name in pairs(t) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
-
-local function with(more, o)
-  for key, value in pairs(o) do
-    if more[key] == nil then more[key] = value end
-  end
-  return more
-end
 
 -- ---- every class, on gradients that are given ----
 
--- Sizes that no number of ranks divides, among them one element, none, and a tensor without dims.
-local SHAPES = {{5, 3}, {7}, {}, {0}, {2, 3, 3}, {1}, {67}, {4, 4}}
-local MATRICES = {{5, 3}, {7, 2}, {4, 4}, {1, 9}}
-
-local function parameters(shapes, dtype)
-  local list = {}
-  for i, shape in ipairs(shapes) do
-    list[i] = dm.randn(shape):to(dtype)
-    list[i].requires_grad = true
-  end
-  return list
-end
-
-local function copies(list)
-  local out = {}
-  for i, p in ipairs(list) do
-    out[i] = p:detach():clone()
-    out[i].requires_grad = true
-  end
-  return out
-end
-
--- Two groups that differ in their rate.
-local function groups_of(list)
-  local first, second = {}, {}
-  for i, p in ipairs(list) do table.insert(i % 3 == 0 and second or first, p) end
-  return {{params = first}, {params = second, lr = 0.5}}
-end
 
 -- The same gradients for both lists, for all parameters but some that change from step to step.
 local function give_gradients(a, b, step, is_infinite, is_wide)
@@ -86,12 +26,6 @@ local function give_gradients(a, b, step, is_infinite, is_wide)
     local is_given = (i + step) % 5 ~= 0
     p.grad, b[i].grad = is_given and g or nil, is_given and g:clone() or nil
   end
-end
-
--- The state that rank 0 gets; nil on the others.
-local function saved_of(zero)
-  zero:consolidate_state_dict(0)
-  if rank == 0 then return zero:state_dict() end
 end
 
 local function compare(class, o, shapes, dtype)
@@ -125,10 +59,6 @@ local function compare(class, o, shapes, dtype)
 end
 
 local CHECKS = {}
-
-local OPTIONS = {SGD = {momentum = 0.9, nesterov = true, weight_decay = 0.1},
-  Adam = {amsgrad = true, weight_decay = 0.1}, RMSprop = {momentum = 0.9, centered = true},
-  ASGD = {t0 = 2, weight_decay = 0.1}, Adagrad = {lr_decay = 0.1}, Lion = {weight_decay = 0.1}}
 
 function CHECKS.classes_by_element()
   local methods = require "demilune.optim.methods"
@@ -167,21 +97,6 @@ function CHECKS.several_messages()
 end
 
 -- ---- a training ----
-
-local function net()
-  dm.manual_seed(7)
-  return nn.Sequential{nn.Linear(6, 11), nn.ReLU(), nn.LayerNorm(11), nn.Linear(11, 5), nn.ReLU(),
-    nn.Linear(5, 3)}
-end
-
--- Weight decay for the matrices only.
-local function decayed(model)
-  local matrices, others = {}, {}
-  for _, p in ipairs(model:parameters()) do
-    table.insert(p:dim() > 1 and matrices or others, p)
-  end
-  return {{params = matrices}, {params = others, weight_decay = 0.0}}
-end
 
 -- Trains a while with all that a loop has; -> losses, parameters, the optimizer, the scaler.
 local function train(new_optimizer, dtype, o)
@@ -278,14 +193,6 @@ function CHECKS.skips_together()
 end
 
 -- ---- the state ----
-
-local function state_bytes(optimizer)
-  local bytes = 0
-  for _, state in pairs(optimizer.state) do
-    for _, value in pairs(state) do bytes = bytes + value:numel() * value:element_size() end
-  end
-  return bytes
-end
 
 -- 1 / n of the state and 1 %, for parameters of very different sizes, some of them frozen.
 function CHECKS.bytes_of_state()
@@ -400,11 +307,6 @@ function CHECKS.own_class()
   for _, p in ipairs(list) do check(p[1]:item() == 0.5, "skipped") end
 end
 
-local function refuses(text, f)
-  local ok, why = pcall(f)
-  check(not ok and tostring(why):find(text, 1, true), "wanted '%s', got %s", text, tostring(why))
-end
-
 function CHECKS.refusals()
   if n == 1 then return end
   local here = "zero.lua:"
@@ -446,13 +348,8 @@ end
 
 local function run_checks()
   rank, n = dist.get_rank(), dist.get_world_size()
-  for _, name in ipairs(sorted(CHECKS)) do CHECKS[name]() end
-  return checks
+  return common.run(CHECKS)
 end
 
 if ... == "spec.distributed.zero" then return run_checks end
-
-dist.init_process_group{timeout = 30}
-io.write(("rank %d of %d: %d checks\n"):format(dist.get_rank(), dist.get_world_size(),
-  run_checks()))
-dist.destroy_process_group()
+common.main(run_checks)

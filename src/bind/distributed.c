@@ -521,6 +521,71 @@ static int reducer_pause(lua_State *L) {
   return 0;
 }
 
+/* reducer:share(list): how the averages are shared out, a number for each parameter as
+   dm_reducer_share has it. */
+static int reducer_share(lua_State *L) {
+  dm_enter(L);
+  dm_Reducer *r = check_reducer(L);
+  const int n = dm_reducer_params(r);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  luaL_argcheck(L, !dm_reducer_is_open(r), 1, "its gradients are under way");
+  luaL_argcheck(L, !dm_reducer_has_shards(r), 1, "it has shards");
+  luaL_argcheck(L, luaL_len(L, 2) == n, 2, "not a number for each parameter");
+  int64_t *share = lua_newuserdatauv(L, sizeof *share * (size_t)(n + 1), 0);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, 2, i + 1);
+    share[i] = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    luaL_argcheck(L, share[i] >= 0, 2, "a number below 0");
+  }
+  DM_CHECK(L, dm_reducer_share(r, share));
+  return 0;
+}
+
+/* The number of a parameter of the reducer's, from 0, at i. */
+static int check_param(lua_State *L, const dm_Reducer *r, int i) {
+  const lua_Integer param = luaL_checkinteger(L, i);
+  luaL_argcheck(L, param >= 0 && param < dm_reducer_params(r), i, "no parameter");
+  return (int)param;
+}
+
+/* reducer:span(parameter) -> its bucket, elements before it there, elements of a rank's share
+   of the bucket. */
+static int reducer_span(lua_State *L) {
+  const dm_Reducer *r = check_reducer(L);
+  const dm_Span span = dm_reducer_span(r, check_param(L, r, 2));
+  lua_pushinteger(L, span.bucket);
+  lua_pushinteger(L, span.at);
+  lua_pushinteger(L, span.slice);
+  return 3;
+}
+
+/* reducer:used(parameter) -> whether a rank has used it in the last pass. */
+static int reducer_used(lua_State *L) {
+  const dm_Reducer *r = check_reducer(L);
+  lua_pushboolean(L, dm_reducer_used(r, check_param(L, r, 2)));
+  return 1;
+}
+
+/* reducer:take(parameter, at, tensor): adds the average that begins `at` elements behind the
+   begin of this rank's share of the parameter's bucket to tensor.grad. */
+static int reducer_take(lua_State *L) {
+  dm_enter(L);
+  const dm_Reducer *r = check_reducer(L);
+  const dm_Span span = dm_reducer_span(r, check_param(L, r, 2));
+  const lua_Integer at = luaL_checkinteger(L, 3);
+  dm_Tensor *to = dm_check_tensor(L, 4);
+  luaL_argcheck(L, at >= 0 && at <= span.slice - to->numel, 3, "beyond the share");
+  DM_CHECK(L, dm_reducer_take(r, span.bucket, at, to));
+  return 0;
+}
+
+/* reducer:taken(): the shares are taken. */
+static int reducer_taken(lua_State *L) {
+  dm_reducer_taken(check_reducer(L));
+  return 0;
+}
+
 /* reducer:counts() -> buckets, passes that sent, buckets that the last one sent before its end.
  */
 static int reducer_counts(lua_State *L) {
@@ -593,14 +658,25 @@ static int digests(lua_State *L) {
 }
 
 void dm_register_distributed(lua_State *L, State *S) {
-  static const luaL_Reg reducer_methods[] = {
-      {"is_open", reducer_is_open},     {"wait", reducer_wait},
-      {"settle", reducer_settle},       {"shadow", reducer_shadow},
-      {"order", reducer_order},         {"arrange", reducer_arrange},
-      {"set_wire", reducer_set_wire},   {"pause", reducer_pause},
-      {"counts", reducer_counts},       {"shards", reducer_shards},
-      {"end_shard", reducer_end_shard}, {"close", reducer_close},
-      {"__gc", reducer_close},          {NULL, NULL}};
+  static const luaL_Reg reducer_methods[] = {{"is_open", reducer_is_open},
+                                             {"wait", reducer_wait},
+                                             {"settle", reducer_settle},
+                                             {"shadow", reducer_shadow},
+                                             {"order", reducer_order},
+                                             {"arrange", reducer_arrange},
+                                             {"set_wire", reducer_set_wire},
+                                             {"pause", reducer_pause},
+                                             {"counts", reducer_counts},
+                                             {"shards", reducer_shards},
+                                             {"end_shard", reducer_end_shard},
+                                             {"close", reducer_close},
+                                             {"share", reducer_share},
+                                             {"span", reducer_span},
+                                             {"used", reducer_used},
+                                             {"take", reducer_take},
+                                             {"taken", reducer_taken},
+                                             {"__gc", reducer_close},
+                                             {NULL, NULL}};
   dm_register_class(L, reducer_class, reducer_methods, S);
   static const luaL_Reg methods[] = {
       {"wait", work_wait}, {"limit", work_limit}, {"__gc", work_gc}, {NULL, NULL}};

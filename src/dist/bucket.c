@@ -1,6 +1,7 @@
 #include "dist/bucket.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,16 +15,26 @@ enum { ALIGN_BYTES = 64, TRAILER_HEAD = 2 };
 enum { MAX_SUM = 32 }; /* of a tree over shards: as many as their number has bits */
 
 typedef struct Param {
-  dm_Tensor *leaf; /* owned */
-  dm_GradHome home;
+  dm_Tensor *leaf;          /* owned */
+  dm_GradHome home;         /* its memory may be missing where the bucket is shared out */
   char name[DM_PARAM_TEXT]; /* its end, where it is long */
   uint64_t came; /* the number of the node at which its gradient was complete; 0: at the end */
+  int64_t share; /* as dm_reducer_share has it */
+  int64_t at, n; /* elements before it in the bucket; of its own */
+  bool used;     /* this rank had a gradient when the bucket was handed over */
 } Param;
 
 /* A number of parameters, in the order of the reducer's, of one dtype and device. */
 typedef struct Bucket {
-  int first, n;    /* in order[] */
-  dm_Tensor *flat; /* owned: (numel) */
+  int first, n;      /* in order[] */
+  int64_t share;     /* of all its parameters; 0: each rank gets all of it */
+  dm_DType dtype;    /* of flat */
+  dm_Device device;  /* of flat */
+  int64_t n_element; /* of flat */
+  /* owned: (n_element); where the bucket is shared out, only from the first gradient until it
+     has travelled */
+  dm_Tensor *flat;
+  dm_Tensor *part; /* owned: this rank's share of the average, until the script takes it */
   /* owned: (numel) each, 16 bits as float32; the sums of a tree over shards that are still to
      be added, the first one of the most shards */
   dm_Tensor *sums[MAX_SUM];
@@ -67,22 +78,39 @@ static int64_t aligned(int64_t bytes) {
   return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
 }
 
-/* Bytes of a parameter's part. */
-static int64_t part_bytes(const dm_Tensor *leaf) { return aligned(dm_tensor_bytes(leaf)); }
+/* Bytes of a parameter's part. What is shared out lies without gaps, so that the ranks' shares
+   are equal. */
+static int64_t part_bytes(const Param *p) {
+  const int64_t bytes = dm_tensor_bytes(p->leaf);
+  return p->share ? bytes : aligned(bytes);
+}
+
+/* The rank that gets all of a bucket that is shared out; n: each gets an n-th of it. */
+static int owner_of(const dm_Reducer *r, const Bucket *b) {
+  return (int)((b->share - 1) % (r->n_rank + 1));
+}
+
+/* Whether each rank gets an n-th of the bucket's elements. */
+static bool is_cut(const dm_Reducer *r, const Bucket *b) {
+  return b->share > 0 && owner_of(r, b) == r->n_rank;
+}
 
 static void drop_bucket(Bucket *b) {
   dm_tensor_unref(&b->flat);
+  dm_tensor_unref(&b->part);
   for (int i = 0; i < MAX_SUM; i++) dm_tensor_unref(&b->sums[i]);
   dm_tensor_unref(&b->wire);
   dm_work_unref(&b->work);
 }
 
-static bool goes_together(const dm_Tensor *a, const dm_Tensor *b) {
-  return a->dtype == b->dtype && dm_device_eq(a->device, b->device);
+static bool goes_together(const Param *a, const Param *b) {
+  return a->share == b->share && a->leaf->dtype == b->leaf->dtype &&
+         dm_device_eq(a->leaf->device, b->leaf->device);
 }
 
-/* Puts the parameters into buckets: one of each dtype and device is open at a time, and a
-   bucket comes next in the order when it is full. */
+/* Puts the parameters into buckets: one of each dtype, device and share is open at a time, and
+   a bucket comes next in the order when it is full. Buckets that are shared out depend on
+   nothing but their own parameters. */
 static void assign(dm_Reducer *r, const int64_t *order) {
   int n_placed = 0;
   for (int i = 0; i < r->n_param; i++) r->bucket_of[i] = -1;
@@ -90,15 +118,15 @@ static void assign(dm_Reducer *r, const int64_t *order) {
   for (int i = 0; i < r->n_param; i++) {
     if (r->bucket_of[order[i]] >= 0) continue;
     /* the bucket that parameter order[i] opens takes what comes behind it, until it is full */
-    const dm_Tensor *one = r->params[order[i]].leaf;
-    const int64_t cap = r->n_bucket == 0 ? r->first_bytes : r->bytes;
+    const Param *one = &r->params[order[i]];
+    const int64_t cap = r->n_bucket == 0 && !one->share ? r->first_bytes : r->bytes;
     Bucket *b = &r->buckets[r->n_bucket];
-    *b = (Bucket){.first = n_placed};
+    *b = (Bucket){.first = n_placed, .share = one->share};
     int64_t bytes = 0;
     for (int k = i; k < r->n_param && bytes < cap; k++) {
       const int param = (int)order[k];
-      if (r->bucket_of[param] >= 0 || !goes_together(one, r->params[param].leaf)) continue;
-      bytes += part_bytes(r->params[param].leaf);
+      if (r->bucket_of[param] >= 0 || !goes_together(one, &r->params[param])) continue;
+      bytes += part_bytes(&r->params[param]);
       r->bucket_of[param] = r->n_bucket;
       r->order[n_placed++] = param;
       b->n++;
@@ -128,18 +156,26 @@ static dm_status clear(dm_Tensor *t) {
   return st;
 }
 
-/* Makes the bucket's memory, all zeros, with `more` bytes at the end. */
+/* Takes the bucket's memory, all zeros. */
+static dm_status take_flat(Bucket *b) {
+  DM_TRY(dm_tensor_new(b->dtype, 1, &b->n_element, b->device, &b->flat));
+  return clear(b->flat);
+}
+
+/* Counts the bucket's elements, with `more` bytes at the end, and takes its memory, unless it
+   is shared out: then the first gradient of a pass does. */
 static dm_status fill_bucket(dm_Reducer *r, Bucket *b, int64_t more) {
   const dm_Tensor *one = b->n ? r->params[r->order[b->first]].leaf : NULL;
-  const dm_DType dtype = one ? (dm_DType)one->dtype : DM_F32;
-  const dm_Device device = one ? one->device : (dm_Device){.type = DM_CPU};
+  b->dtype = one ? (dm_DType)one->dtype : DM_F32;
+  b->device = one ? one->device : (dm_Device){.type = DM_CPU};
   int64_t bytes = more;
-  for (int i = 0; i < b->n; i++) bytes += part_bytes(r->params[r->order[b->first + i]].leaf);
-  const int64_t n = bytes / dm_dtype_size(dtype);
-  DM_TRY(dm_tensor_new(dtype, 1, &n, device, &b->flat));
+  for (int i = 0; i < b->n; i++) bytes += part_bytes(&r->params[r->order[b->first + i]]);
+  b->n_element = bytes / dm_dtype_size(b->dtype);
+  if (is_cut(r, b)) b->n_element = (b->n_element + r->n_rank - 1) / r->n_rank * r->n_rank;
+  const dm_DType sum = dm_is_low(b->dtype) ? DM_F32 : b->dtype;
   for (int i = 0; i < r->n_sum; i++)
-    DM_TRY(dm_tensor_new(dm_is_low(dtype) ? DM_F32 : dtype, 1, &n, device, &b->sums[i]));
-  return clear(b->flat);
+    DM_TRY(dm_tensor_new(sum, 1, &b->n_element, b->device, &b->sums[i]));
+  return b->share ? DM_OK : take_flat(b);
 }
 
 /* A view of the part of a bucket that begins at an element, in the leaf's shape. */
@@ -159,15 +195,35 @@ static dm_status assign_parts(dm_Reducer *r, const Bucket *b) {
   int64_t at = 0;
   for (int i = 0; i < b->n; i++) {
     Param *p = &r->params[r->order[b->first + i]];
-    dm_Tensor *part;
-    DM_TRY(view_part(b->flat, p->leaf, at, &part));
+    dm_Tensor *part = NULL;
+    if (b->flat) DM_TRY(view_part(b->flat, p->leaf, at, &part));
     dm_tensor_unref(&p->home.at);
     p->home.at = part;
-    at += part_bytes(p->leaf) / dm_dtype_size((dm_DType)p->leaf->dtype);
+    p->at = at;
+    p->n = p->leaf->numel;
+    at += part_bytes(p) / dm_dtype_size((dm_DType)p->leaf->dtype);
     r->layout = mixed(mixed(r->layout, (uint64_t)r->order[b->first + i]), p->leaf->dtype);
-    r->layout = mixed(r->layout, (uint64_t)p->leaf->numel);
+    r->layout = mixed(mixed(r->layout, (uint64_t)p->leaf->numel), (uint64_t)p->share);
   }
   return DM_OK;
+}
+
+/* Gives the gradient of a parameter whose bucket is shared out memory, before the first one of
+   a pass is written. */
+static dm_status supply(dm_GradHomes *h, dm_GradHome *home) {
+  dm_Reducer *r = reducer_of(h);
+  const Param *p = (const Param *)(const void *)((char *)home - offsetof(Param, home));
+  Bucket *b = &r->buckets[r->bucket_of[p - r->params]];
+  const dm_Tensor *leaf = p->leaf;
+  if (leaf->dtype != b->dtype || !dm_device_eq(leaf->device, b->device) || leaf->numel != p->n)
+    return dm_fail(
+        DM_ESTATE,
+        "backward: the data of parameter '%s' were exchanged for %s %s, which do not "
+        "fit the memory for its gradient; hint: model:to(...) before "
+        "DistributedDataParallel",
+        p->name, DM_SHAPE(leaf), dm_dtype_name((dm_DType)leaf->dtype));
+  if (!b->flat) DM_TRY(take_flat(b));
+  return view_part(b->flat, leaf, p->at, &home->at);
 }
 
 /* Makes the buckets that assign() has planned, and the position of the trailer. */
@@ -175,7 +231,7 @@ static dm_status make_buckets(dm_Reducer *r) {
   const Bucket *end = r->n_bucket ? &r->buckets[r->n_bucket - 1] : NULL;
   const int64_t more = aligned(trailer_floats(r) * (int64_t)sizeof(float));
   const bool together =
-      end && takes_trailer(r, r->params[r->order[end->first + end->n - 1]].leaf);
+      end && !end->share && takes_trailer(r, r->params[r->order[end->first + end->n - 1]].leaf);
   if (!together) r->buckets[r->n_bucket++] = (Bucket){.first = r->n_param};
   r->trailer_bucket = r->n_bucket - 1;
   r->layout = mixed((uint64_t)r->n_bucket, (uint64_t)r->shards);
@@ -184,7 +240,7 @@ static dm_status make_buckets(dm_Reducer *r) {
     DM_TRY(fill_bucket(r, b, i == r->trailer_bucket ? more : 0));
     DM_TRY(assign_parts(r, b));
   }
-  r->trailer_at = (r->buckets[r->trailer_bucket].flat->numel * (int64_t)sizeof(float) - more) /
+  r->trailer_at = (r->buckets[r->trailer_bucket].n_element * (int64_t)sizeof(float) - more) /
                   (int64_t)sizeof(float);
   return DM_OK;
 }
@@ -245,7 +301,7 @@ static void describe(const dm_Reducer *r, const Bucket *b, dm_Header *h) {
   snprintf(h->name, sizeof h->name, "DistributedDataParallel");
   snprintf(h->key, sizeof h->key,
            "bucket %d of %d%s, %lld %s, pass %lld, %d parameters, layout %08x",
-           (int)(b - r->buckets) + 1, r->n_bucket, params, (long long)b->flat->numel,
+           (int)(b - r->buckets) + 1, r->n_bucket, params, (long long)b->n_element,
            dm_dtype_name((dm_DType)b->wire->dtype), (long long)r->n_pass, r->n_param,
            (unsigned)(r->layout ^ r->layout >> 32));
   snprintf(h->line, sizeof h->line, "%s", *line ? line : r->where);
@@ -267,6 +323,33 @@ static dm_status make_wire(const dm_Reducer *r, Bucket *b) {
   return dm_call_inplace(DM_OP_copy, 2, in, NULL);
 }
 
+/* Says what becomes of the bucket: the average goes to all ranks, to one of them, or each gets
+   an n-th of it. */
+static dm_status plan_work(const dm_Reducer *r, const Bucket *b, dm_Work *w) {
+  w->op = r->shards > 0 ? DM_RANK_TREE : DM_RANK_AVG;
+  w->in = dm_tensor_ref(b->wire);
+  w->kind = DM_WORK_ALL_REDUCE;
+  if (!b->share) return DM_OK;
+  w->kind = is_cut(r, b) ? DM_WORK_REDUCE_SCATTER : DM_WORK_REDUCE;
+  if (w->kind == DM_WORK_REDUCE) {
+    w->peer = owner_of(r, b);
+    return DM_OK;
+  }
+  const int64_t n = b->n_element / r->n_rank;
+  return dm_tensor_new((dm_DType)b->wire->dtype, 1, &n, (dm_Device){.type = DM_CPU}, &w->out);
+}
+
+/* After a bucket that is shared out was handed over: its gradients are no longer the
+   parameters'. */
+static void leave_flat(dm_Reducer *r, Bucket *b) {
+  for (int i = 0; i < b->n; i++) {
+    Param *p = &r->params[r->order[b->first + i]];
+    dm_tensor_unref(&p->leaf->grad);
+    dm_tensor_unref(&p->home.at);
+  }
+  dm_tensor_unref(&b->flat);
+}
+
 static dm_status send(dm_Reducer *r, Bucket *b) {
   if (r->shards > 0 && r->n_rank == 1) return make_wire(r, b);
   dm_Group *group = dm_world_is_open() ? dm_world_group(r->group) : NULL;
@@ -275,20 +358,33 @@ static dm_status send(dm_Reducer *r, Bucket *b) {
   b->work = dm_work_new();
   if (!b->work) return dm_fail(DM_EMEM, "DistributedDataParallel: out of memory");
   dm_Work *w = b->work;
-  w->kind = DM_WORK_ALL_REDUCE;
-  w->op = r->shards > 0 ? DM_RANK_TREE : DM_RANK_AVG;
   w->group = w->agree = group;
-  w->in = dm_tensor_ref(b->wire);
+  DM_TRY(plan_work(r, b, w));
   describe(r, b, &w->header);
   DM_TRY(dm_world_post(w));
   b->wire->storage->version++;
+  if (b->share) leave_flat(r, b);
   return DM_OK;
+}
+
+/* Gives the memory of buckets back that are shared out and have travelled, while the pass goes
+   on. What this rank gets of them stays. */
+static void release_sent(dm_Reducer *r) {
+  for (int i = 0; i < r->next; i++) {
+    Bucket *b = &r->buckets[i];
+    dm_Work *w = b->work;
+    if (!b->share || !w || !atomic_load(&w->done) || w->failed) continue;
+    dm_tensor_unref(&w->in);
+    if (w->kind == DM_WORK_REDUCE_SCATTER || w->peer != w->group->me) dm_tensor_unref(&b->wire);
+  }
 }
 
 /* A gradient that this rank has is brought to its part; in the others' part are zeros. */
 static dm_status complete(Param *p, bool has_data) {
   p->home.sent = true;
-  if (has_data && p->leaf->grad) return dm_home_bring(p->leaf, &p->home);
+  p->used = has_data && p->leaf->grad;
+  if (!p->home.at) DM_TRY(supply(p->home.homes, &p->home));
+  if (p->used) return dm_home_bring(p->leaf, &p->home);
   return clear(p->home.at);
 }
 
@@ -297,8 +393,7 @@ static void write_trailer(const dm_Reducer *r, bool has_data) {
   float *t = (float *)dm_tensor_data(r->buckets[r->trailer_bucket].flat) + r->trailer_at;
   t[0] = has_data;
   t[1] = dm_stop_asked() != 0;
-  for (int i = 0; i < r->n_param; i++)
-    t[TRAILER_HEAD + i] = has_data && r->params[i].leaf->grad;
+  for (int i = 0; i < r->n_param; i++) t[TRAILER_HEAD + i] = r->params[i].used;
 }
 
 /* Hands the next bucket over. */
@@ -306,6 +401,7 @@ static dm_status send_next(dm_Reducer *r, bool has_data) {
   Bucket *b = &r->buckets[r->next];
   for (int i = 0; i < b->n; i++) DM_TRY(complete(&r->params[r->order[b->first + i]], has_data));
   if (r->next == r->trailer_bucket) write_trailer(r, has_data);
+  release_sent(r);
   r->next++;
   return send(r, b);
 }
@@ -497,8 +593,25 @@ static dm_status scale(dm_Tensor *t, double factor) {
   return st;
 }
 
+/* Keeps what this rank gets of a bucket that is shared out, in the bucket's dtype and on its
+   device. */
+static dm_status unpack_part(const dm_Reducer *r, Bucket *b) {
+  const dm_Work *w = b->work;
+  dm_Tensor *from = is_cut(r, b) ? w->out : w->peer == w->group->me ? b->wire : NULL;
+  dm_tensor_unref(&b->part);
+  if (!from) return DM_OK;
+  if (from->dtype == b->dtype && b->device.type == DM_CPU) {
+    b->part = dm_tensor_ref(from);
+    return DM_OK;
+  }
+  DM_TRY(dm_tensor_new(b->dtype, 1, &from->numel, b->device, &b->part));
+  dm_Tensor *in[2] = {b->part, from};
+  return dm_call_inplace(DM_OP_copy, 2, in, NULL);
+}
+
 /* Brings what has travelled back into the bucket; a sum of shards as their mean. */
 static dm_status unpack(const dm_Reducer *r, Bucket *b) {
+  if (b->share) return unpack_part(r, b);
   if (b->wire == b->flat) return DM_OK;
   if (r->shards > 1) DM_TRY(scale(b->wire, 1.0 / r->shards));
   dm_Tensor *in[2] = {b->flat, b->wire};
@@ -507,7 +620,7 @@ static dm_status unpack(const dm_Reducer *r, Bucket *b) {
 
 /* Gives a parameter that some rank has used its gradient. */
 static dm_status hand_out(const dm_Reducer *r, const Param *p, float used) {
-  if (!(used > 0) || p->leaf->grad) return DM_OK;
+  if (!(used > 0) || p->leaf->grad || p->share) return DM_OK;
   DM_TRY(dm_home_show(p->leaf, &p->home));
   if (r->homes.scaled) p->leaf->grad->flags |= DM_T_SCALED;
   return DM_OK;
@@ -528,12 +641,57 @@ dm_status dm_reducer_settle(dm_Reducer *r, bool by_active, double *active) {
   if (r->group == 0) dm_stop_exchanged(r->trailer[1] > 0);
   *active = round((double)r->trailer[0] * r->n_rank) / r->n_rank; /* the shares are float32 */
   const bool scales = by_active && *active > 0 && *active < 1;
-  for (int i = 0; i < r->n_bucket && scales; i++) DM_GO(scale(r->buckets[i].flat, 1 / *active));
+  for (int i = 0; i < r->n_bucket && scales; i++) {
+    const Bucket *b = &r->buckets[i];
+    dm_Tensor *mean = b->share ? b->part : b->flat;
+    if (mean) DM_GO(scale(mean, 1 / *active));
+  }
   for (int i = 0; i < r->n_param; i++)
     DM_GO(hand_out(r, &r->params[i], r->trailer[TRAILER_HEAD + i]));
 done:
   give_up(r);
   return st;
+}
+
+/* ---- gradients that are shared out ---- */
+
+dm_status dm_reducer_share(dm_Reducer *r, const int64_t *share) {
+  for (int i = 0; i < r->n_param; i++) r->params[i].share = share[i];
+  return arrange_anew(r);
+}
+
+dm_Span dm_reducer_span(const dm_Reducer *r, int param) {
+  const Bucket *b = &r->buckets[r->bucket_of[param]];
+  return (dm_Span){.bucket = r->bucket_of[param],
+                   .at = r->params[param].at,
+                   .slice = is_cut(r, b) ? b->n_element / r->n_rank : b->n_element};
+}
+
+bool dm_reducer_used(const dm_Reducer *r, int param) {
+  return r->trailer[TRAILER_HEAD + param] > 0;
+}
+
+dm_status dm_reducer_take(const dm_Reducer *r, int bucket, int64_t at, dm_Tensor *to) {
+  const Bucket *b = &r->buckets[bucket];
+  dm_Tensor *mean = NULL;
+  if (!b->part || to->dtype != b->dtype)
+    return dm_fail(DM_ESTATE, "DistributedDataParallel: no average of %s to take",
+                   dm_dtype_name((dm_DType)to->dtype));
+  DM_TRY(view_part(b->part, to, at, &mean));
+  if (to->grad) {
+    dm_Tensor *in[2] = {to->grad, mean};
+    const dm_status st = dm_call_inplace(DM_OP_add, 2, in, NULL);
+    dm_tensor_unref(&mean);
+    DM_TRY(st);
+  } else {
+    to->grad = mean;
+  }
+  if (r->homes.scaled) to->grad->flags |= DM_T_SCALED;
+  return DM_OK;
+}
+
+void dm_reducer_taken(dm_Reducer *r) {
+  for (int i = 0; i < r->n_bucket; i++) dm_tensor_unref(&r->buckets[i].part);
 }
 
 /* ---- begin and end ---- */
@@ -586,8 +744,8 @@ dm_status dm_reducer_new(int n, dm_Tensor *const *params, const dm_ReducerOption
                          dm_Reducer **out) {
   dm_Reducer *r = dm_alloc_zero(sizeof *r);
   if (!r) return dm_fail(DM_EMEM, "DistributedDataParallel: out of memory");
-  r->homes =
-      (dm_GradHomes){.refs = 1, .begin = begin, .passed = passed, .end = end, .drop = drop};
+  r->homes = (dm_GradHomes){
+      .refs = 1, .begin = begin, .passed = passed, .end = end, .supply = supply, .drop = drop};
   r->group = o->group->index;
   r->n_rank = o->group->n;
   r->wire = DM_NO_DTYPE;

@@ -11,6 +11,11 @@
    A parameter that no rank has used keeps no gradient; one that some rank has used gets the
    mean, to which the others add zeros.
 
+   Buckets may be shared out (ZeRO's second stage): a rank gets the average of its share alone,
+   an n-th of the elements or all of the parameters that it owns. The memory of such a bucket is
+   taken with the first gradient of a pass, and given back when it has travelled; the script
+   takes this rank's share, which is then a gradient of a tensor of its own.
+
    With shards the whole batch is a fixed number of parts, of which each rank computes the same
    number, one after the other. Their gradients meet in one tree over the shards, whatever the
    number of ranks: a rank adds up the subtree of its own, and the ranks' sums travel once. The
@@ -73,6 +78,26 @@ dm_status dm_reducer_end_shard(dm_Reducer *r);
 
 /* Takes part in a pass of the other ranks, without data of its own. */
 dm_status dm_reducer_shadow(dm_Reducer *r);
+
+/* share[i] of each parameter: 0: all ranks get its gradient; k + 1, k + 1 + (n + 1), ...: the
+   rank of index k; n + 1, 2 (n + 1), ...: each rank gets an n-th of the elements of its bucket.
+   Parameters of different numbers lie in different buckets. Makes the buckets anew. Not with
+   shards. */
+dm_status dm_reducer_share(dm_Reducer *r, const int64_t *share);
+/* Where a parameter lies that is shared out: `at` elements behind the begin of its bucket, of
+   which the rank of index k, from 0, gets the elements from k * slice on, or all of it. */
+typedef struct dm_Span {
+  int bucket;
+  int64_t at, slice;
+} dm_Span;
+dm_Span dm_reducer_span(const dm_Reducer *r, int param);
+/* Whether any rank has used the parameter in the last pass that was settled. */
+bool dm_reducer_used(const dm_Reducer *r, int param);
+/* After dm_reducer_settle: adds what begins `at` elements behind the begin of this rank's share
+   of a bucket to the gradient of a tensor; `to` says how many elements. */
+dm_status dm_reducer_take(const dm_Reducer *r, int bucket, int64_t at, dm_Tensor *to);
+/* Forgets the shares: all are taken that are wanted. */
+void dm_reducer_taken(dm_Reducer *r);
 
 /* order[i]: the number of the parameter, from 0, whose gradient was the i-th to be complete in
    the last pass that sent. */

@@ -150,7 +150,7 @@ static dm_status check_fit(const dm_Tensor *leaf, const char *what, const dm_Ten
 
 /* Adds g to the gradient of a leaf that has a home. */
 static dm_status into_home(const Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
-  const dm_GradHome *home = leaf->grad_home;
+  dm_GradHome *home = leaf->grad_home;
   dm_GradHomes *homes = home->homes;
   if (p->flags & DM_CREATE_GRAPH)
     return dm_fail(DM_ESTATE,

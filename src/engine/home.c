@@ -82,14 +82,15 @@ static dm_status check_home(const dm_Tensor *leaf, const dm_Tensor *at) {
       DM_SHAPE(at), dm_dtype_name((dm_DType)at->dtype), dm_device_name(at->device, b));
 }
 
-dm_status dm_home_add(dm_Tensor *leaf, const dm_GradHome *home, dm_Tensor *g) {
-  DM_TRY(check_home(leaf, home->at));
+dm_status dm_home_add(dm_Tensor *leaf, dm_GradHome *home, dm_Tensor *g) {
+  if (home->at) DM_TRY(check_home(leaf, home->at));
   if (home->sent)
     return dm_fail(DM_ESTATE,
                    "backward: a gradient of shape %s comes after those of its parameter have "
                    "been sent to the other processes: a part of the graph is walked again; "
                    "hint: {retain_graph = true} in the pass before",
                    DM_SHAPE(g));
+  if (!home->at) DM_TRY(home->homes->supply(home->homes, home));
   if (!leaf->grad) {
     DM_TRY(copy_into(home->at, g));
     return dm_home_show(leaf, home);

@@ -18,7 +18,9 @@ typedef struct dm_GradHomes dm_GradHomes;
 
 /* The home of one leaf's gradient; leaf->grad_home points to it. */
 typedef struct dm_GradHome {
-  dm_Tensor *at;       /* owned by the host: of the leaf's shape and dtype, without history */
+  /* owned by the host: of the leaf's shape and dtype, without history; NULL: `supply` gives it
+     before the first gradient is written */
+  dm_Tensor *at;
   dm_GradHomes *homes; /* to which it belongs */
   uint64_t oldest;     /* the number of the oldest reader; 0: there is none */
   uint64_t since;      /* older nodes do not count */
@@ -39,6 +41,8 @@ struct dm_GradHomes {
   dm_status (*passed)(dm_GradHomes *h, uint64_t next);
   /* well: the pass has not failed. */
   dm_status (*end)(dm_GradHomes *h, bool well);
+  /* Takes memory for a gradient; NULL where all homes have some. */
+  dm_status (*supply)(dm_GradHomes *h, dm_GradHome *home);
   void (*drop)(dm_GradHomes *h); /* with the last reference */
 };
 
@@ -57,7 +61,7 @@ void dm_home_note(dm_GradHome *home, uint64_t seq);
 void dm_home_leave(const dm_Node *n);
 
 /* Adds g to the gradient of a leaf that has this home. */
-dm_status dm_home_add(dm_Tensor *leaf, const dm_GradHome *home, dm_Tensor *g);
+dm_status dm_home_add(dm_Tensor *leaf, dm_GradHome *home, dm_Tensor *g);
 /* Brings a gradient that lies elsewhere (the script has set it) home. */
 dm_status dm_home_bring(dm_Tensor *leaf, const dm_GradHome *home);
 /* Makes what lies at home the leaf's gradient. */

@@ -196,9 +196,15 @@ local function raise_no_gradient(optimizer)
     "inf and NaN: %s. Likely: %s", table.concat(list, ", "), reason)
 end
 
-local function devices_of(optimizer)
+-- The groups whose tensors have the gradients: the optimizer's own, or where ranks share gradients
+-- out, such with this rank's parts in place of the parameters.
+local function graded_groups(optimizer)
+  return optimizer.graded_groups and optimizer:graded_groups() or optimizer.param_groups
+end
+
+local function devices_of(groups)
   local devices = {}
-  for _, group in ipairs(optimizer.param_groups) do
+  for _, group in ipairs(groups) do
     for _, p in ipairs(group.params) do
       if p.grad then devices[p.grad.device] = true end
     end
@@ -214,13 +220,13 @@ end
 
 -- The gradients on other devices than the scale's, by copies of the scale there.
 -- found_inf and the first position go into the record on the scale's device; nothing waits.
-local function unscale_elsewhere(self, optimizer, record)
+local function unscale_elsewhere(self, groups, record)
   local home, found_inf, where = self._scale.device, record.found_inf, record.where
-  for device in pairs(devices_of(optimizer)) do
+  for device in pairs(devices_of(groups)) do
     if device ~= home then
       local found, position = scalar(0.0, "float32", device),
         core.zeros(2, {dtype = "int64", device = device})
-      core.amp_unscale_(optimizer.param_groups, self._scale:to(device), found, position)
+      core.amp_unscale_(groups, self._scale:to(device), found, position)
       found, position = found:to(home), position:to(home)
       found_inf:copy_(core.maximum(found_inf, found))
       where:copy_(core.where(first_of(position):lt(first_of(where)), position, where))
@@ -251,16 +257,15 @@ end
 -- masters, gradients become float32 first: the quotient may be too small for 16 bits.
 local function unscale(self, optimizer, record)
   if optimizer.widen_gradients then optimizer:widen_gradients() end
-  local here, elsewhere = core.amp_unscale_(optimizer.param_groups, self._scale,
-    record.found_inf, record.where)
-  if here + elsewhere == 0 then return end
-  if elsewhere > 0 then
-    if here == 0 then -- they hold what the last check found
-      record.found_inf:zero_()
-      record.where:zero_()
-    end
-    unscale_elsewhere(self, optimizer, record)
+  local groups = graded_groups(optimizer)
+  local here, elsewhere = core.amp_unscale_(groups, self._scale, record.found_inf, record.where)
+  local is_elsewhere = optimizer.has_gradients and optimizer:has_gradients() -- on other ranks, too
+  if here + elsewhere == 0 and not is_elsewhere then return end
+  if here == 0 then -- they hold what the last check found
+    record.found_inf:zero_()
+    record.where:zero_()
   end
+  if elsewhere > 0 then unscale_elsewhere(self, groups, record) end
   ask_ranks(optimizer, record)
   record.stage = "unscaled"
   self._open[#self._open + 1] = record

@@ -17,8 +17,11 @@ local MOST = 1 << 22 -- elements of all ranks that are gathered at a time
 ---@field param demilune.Tensor
 ---@field from integer elements of the parameter before it
 ---@field n integer its elements
----@field tensor demilune.Tensor the parameter itself where it is all of it, else a view {n}
+---@field tensor demilune.Tensor the parameter itself where it is all of it, else a view {n}; or
+--- where it is apart, a view of the parameter's shape or {n}
 ---@field is_whole boolean
+---@field is_apart boolean
+---@field at? integer elements before it in this rank's share of a bucket, where it is apart
 
 local Partition = {}
 Partition.__index = Partition
@@ -74,13 +77,18 @@ local function by_parameters(params, n_rank, loads)
   return lists
 end
 
-local function view(p, from, n) return core.keep(p.data:reshape(-1):narrow(1, from + 1, n)) end
+local function view(p, one)
+  local flat = p.data:reshape(-1):narrow(1, one.from + 1, one.n)
+  return core.keep(one.is_shaped and flat:reshape(p.shape) or flat)
+end
 
--- {tensor =} of n elements of a parameter, which follows the parameter's data.
-local function add_view(self, p, from, n)
-  local views = self.views[p]
-  views[#views + 1] = {tensor = view(p, from, n), from = from, n = n}
-  return views[#views]
+-- {tensor =} of n elements of a parameter, or all of it in its shape, which follows the parameter's
+-- data.
+local function add_view(self, p, from, n, is_shaped)
+  local views, one = self.views[p], {from = from, n = n, is_shaped = is_shaped}
+  one.tensor = view(p, one)
+  views[#views + 1] = one
+  return one
 end
 
 -- What a list has within the elements [from, from + n) of its own count: {{view =, at =, n =}}.
@@ -113,8 +121,8 @@ local function add_rounds(self, lists, dtype)
   end
 end
 
--- Notes who owns what of the segment; -> the pieces of this rank by parameter.
-local function note_owners(self, lists, own)
+-- Notes who owns what of the segment, and the pieces of this rank by parameter in `own`.
+local function note_owners(self, lists, own, is_apart)
   for k = 0, self.n - 1 do
     for _, item in ipairs(lists[k]) do
       local p = item.param
@@ -122,9 +130,10 @@ local function note_owners(self, lists, own)
       owners[#owners + 1] = {index = k, from = item.from, n = item.n}
       if k == self.me then
         local is_whole = item.n == p:numel()
-        own[p] = {param = p, from = item.from, n = item.n, is_whole = is_whole, tensor = p}
-        if not is_whole then
-          local added = add_view(self, p, item.from, item.n)
+        own[p] = {param = p, from = item.from, n = item.n, is_whole = is_whole, tensor = p,
+          is_apart = is_apart, at = item.at}
+        if is_apart or not is_whole then
+          local added = add_view(self, p, item.from, item.n, is_whole)
           own[p].tensor, added.piece = added.tensor, own[p]
         end
       end
@@ -132,39 +141,53 @@ local function note_owners(self, lists, own)
   end
 end
 
--- Raises for a parameter whose elements do not lie in their order.
-local function check_dense(name, params)
+--- Raises for a parameter of a group whose elements do not lie in their order.
+function Partition:check(params)
   for i, p in ipairs(params) do
     if not p:is_contiguous() then
       caller.raise("%s: parameter %d of the group is not contiguous; hint: p.data = "
-        .. "p.data:contiguous()", name, i)
+        .. "p.data:contiguous()", self.name, i)
     end
   end
 end
 
---- Divides more parameters, in the same way on all ranks.
+--- Plans how more parameters are divided, in the same way on all ranks.
 ---@param params demilune.Tensor[]
 ---@param is_by_element boolean
----@return demilune.distributed.Piece[] pieces of this rank, in the order of the parameters
-function Partition:add(params, is_by_element)
-  check_dense(self.name, params)
-  local segments, order, own = {}, {}, {}
+---@return table[] segments {{dtype =, [k] = {{param =, from =, n =}, ...} of the rank of index k},
+--- ...}
+function Partition:plan(params, is_by_element)
+  local lists, order, segments = {}, {}, {}
   for _, p in ipairs(params) do
     local key = ("%s %s %s"):format(p.dtype, p.device, p.requires_grad)
-    if not segments[key] then
-      segments[key], order[#order + 1] = {}, key
+    if not lists[key] then
+      lists[key], order[#order + 1] = {}, key
     end
-    table.insert(segments[key], p)
+    table.insert(lists[key], p)
+  end
+  for i, key in ipairs(order) do
+    local list = lists[key]
+    segments[i] = is_by_element and by_elements(list, self.n)
+      or by_parameters(list, self.n, self.loads)
+    segments[i].dtype = list[1].dtype
+  end
+  return segments
+end
+
+--- Divides more parameters as it is planned.
+---@param params demilune.Tensor[]
+---@param segments table[]
+---@param is_apart boolean whether no piece may be a parameter itself, as its gradient is another
+---@return demilune.distributed.Piece[] pieces of this rank, in the order of the parameters
+function Partition:add(params, segments, is_apart)
+  local own, pieces = {}, {}
+  for _, p in ipairs(params) do
     self.views[p], self.pointers[p], self.owners[p] = {}, p:data_ptr(), {}
   end
-  for _, key in ipairs(order) do
-    local segment = segments[key]
-    local lists = is_by_element and by_elements(segment, self.n)
-      or by_parameters(segment, self.n, self.loads)
-    note_owners(self, lists, own)
-    add_rounds(self, lists, segment[1].dtype)
+  for _, lists in ipairs(segments) do
+    note_owners(self, lists, own, is_apart)
+    add_rounds(self, lists, lists.dtype)
   end
-  local pieces = {}
   for _, p in ipairs(params) do
     self.params[#self.params + 1] = p
     pieces[#pieces + 1] = own[p]
@@ -176,7 +199,7 @@ end
 local function follow(self, p, moved)
   for _, one in ipairs(self.views[p]) do
     local old = one.tensor
-    one.tensor = view(p, one.from, one.n)
+    one.tensor = view(p, one)
     if one.piece then
       one.piece.tensor = one.tensor
       moved(old, one.tensor)

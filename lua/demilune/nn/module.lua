@@ -23,6 +23,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local divided = require "demilune.distributed.divided"
 local dtypes = require "demilune.dtypes"
 local listing = require "demilune.listing"
 local options = require "demilune.options"
@@ -393,7 +394,10 @@ end
 
 --- Drops the gradients of all parameters.
 function Module:zero_grad()
-  each_tensor(self, is_parameter, function(_, p) p.grad = nil end)
+  each_tensor(self, is_parameter, function(_, p)
+    p.grad = nil
+    divided.drop(p)
+  end)
 end
 
 local bind_to = options.signature("to",

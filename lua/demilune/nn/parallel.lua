@@ -11,7 +11,9 @@ local dtypes = require "demilune.dtypes"
 local late = require "demilune.late"
 local options = require "demilune.options"
 local check_alike = require "demilune.distributed.alike"
+local owner = require "demilune.distributed.averaged"
 local collectives = require "demilune.distributed.collectives"
+local divided = require "demilune.distributed.divided"
 local objects = require "demilune.distributed.objects"
 local shards = require "demilune.distributed.shards"
 local world = require "demilune.distributed.world"
@@ -72,9 +74,6 @@ local function described(module)
   end
   return list
 end
-
--- Parameter -> the DistributedDataParallel to which it belongs.
-local owner = setmetatable({}, {__mode = "kv"})
 
 -- The parameters that are trained, and their names. class: the first word of a message.
 local function trained(class, module)
@@ -153,8 +152,10 @@ local function finish(self)
   repeat done, why = reducer:wait() until done ~= false
   if done == nil then caller.raise("%s: %s", NAME, why) end
   local active = reducer:settle(self._join and self._join.by_active or false)
+  for _, sharer in ipairs(self._sharers) do sharer:take_shares(self, reducer) end
+  if #self._sharers > 0 then reducer:taken() end
   local _, passes = reducer:counts()
-  if passes == 1 and not self._shards then arrange(self) end
+  if passes == 1 and not self._shards and #self._sharers == 0 then arrange(self) end
   local is_due = self._every > 0 and passes % self._every == 0
   if is_due and not self._join then compare(self, passes) end
   return active
@@ -236,13 +237,16 @@ function DDP:init(...)
   self.module = o.module
   local private = {_group = group, _params = params, _names = names, _every = o.check_every,
     _broadcasts = o.broadcast_buffers and not o.shards, _syncs = true, _join = false,
-    _shards = o.shards or false, _in_shards = false,
+    _shards = o.shards or false, _in_shards = false, _sharers = {}, _share = {}, _n_share = 0,
     _reducer = core._reducer_new(group.index, params, first, others, caller.where(), names,
       o.shards)}
   for name, value in pairs(private) do rawset(self, name, value) end
   n_made = n_made + 1
   live[n_made] = self
-  for _, p in ipairs(params) do owner[p] = self end
+  for i, p in ipairs(params) do
+    owner[p], self._share[i] = self, 0
+    divided.share(p, nil) -- of one that nobody holds any more
+  end
 end
 
 function DDP:forward(...)
@@ -334,6 +338,11 @@ function DDP:join(...)
   refuse_shards(self, "join", ", and all ranks as many batches; hint: data.DataLoader(set, {shards "
     .. "= ...})")
   if self._join then caller.raise("join: is open already") end
+  if #self._sharers > 0 then
+    caller.raise("join: the gradients are shared out by %s, whose steps all ranks make together; "
+      .. "hint: as many batches on all ranks, as data.DistributedSampler gives",
+      tostring(self._sharers[1].class))
+  end
   for i, part in ipairs(o.states) do
     if type(part) ~= "table" or not part.load_state_dict then
       caller.raise("join: element %d of states is a %s, wanted an optimizer or the like", i,
@@ -348,6 +357,31 @@ function DDP:join(...)
   if not o.fn then return scope end
   local _ <close> = scope
   return o.fn()
+end
+
+-- ---- gradients that are shared out ----
+
+--- Shares out the averages of some parameters, for an optimizer of ZeRO's second stage, whose
+--- take_shares(ddp, reducer) is called after each backward pass that has sent. All ranks call it.
+---@param sharer table
+---@param owners table<demilune.Tensor, integer|false> each parameter's owner, as an index of the
+--- group from 0; false: each rank gets an n-th of the bucket
+---@return fun(p: demilune.Tensor): integer, integer, integer, integer span a parameter's number in
+--- the reducer, its bucket, the elements before it there and those of a rank's share of the bucket
+function DDP:_share_out(sharer, owners)
+  local numbers, n = {}, #self._group.ranks
+  for i, p in ipairs(self._params) do
+    numbers[p] = i - 1
+    local index = owners[p]
+    -- numbers of their own, so that no bucket of another call is made anew
+    if index ~= nil then self._share[i] = self._n_share * (n + 1) + (index or n) + 1 end
+  end
+  self._n_share = self._n_share + 1
+  self._reducer:share(self._share)
+  local is_known = false
+  for _, other in ipairs(self._sharers) do is_known = is_known or other == sharer end
+  if not is_known then table.insert(self._sharers, sharer) end
+  return function(p) return numbers[p], self._reducer:span(numbers[p]) end
 end
 
 -- ---- dtypes on the wire ----

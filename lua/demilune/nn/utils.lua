@@ -81,7 +81,9 @@ local function power_of_ranks(part, p, norm)
   local collectives = late.require "demilune.distributed.collectives"
   if p == 0 then
     local counts = {}
-    for i, param in ipairs(part.params) do counts[i] = joint_norm({param}, 0, true):to "float64" end
+    for i, held in ipairs(part.all) do
+      counts[i] = joint_norm({held or nil}, 0, true):to{dtype = "float64", device = norm.device}
+    end
     return collectives.all_reduce(core.stack(counts), "max", part.group):sum()
   end
   local is_largest = p == math.huge
@@ -100,7 +102,7 @@ local function norm_over_ranks(params, p)
   if is_power then total = total ^ p end
   for _, part in ipairs(parts) do
     local norm = joint_norm(part.params, p, true)
-    if norm.dtype == "float64" then dtype = "float64" end
+    if part.is_double then dtype = "float64" end
     local power = power_of_ranks(part, p, norm:to "float64"):to(total.device)
     total = p == math.huge and core.maximum(total, power) or total + power
   end
@@ -160,7 +162,7 @@ function utils.clip_grads_with_norm_(...)
     local device = list[1] and list[1].device
     total_norm = core.tensor(total_norm + 0.0, {dtype = "float32", device = device})
   end
-  clip(list, max_norm, total_norm)
+  clip(divided.holders(list), max_norm, total_norm)
 end
 
 local bind_clip = options.signature("clip_grad_norm_",
@@ -172,14 +174,16 @@ local bind_clip = options.signature("clip_grad_norm_",
 --- accepted and means nothing here: lists are always worked on in one call. With a
 --- GradScaler: after unscale_(). Does not wait for the device, unless
 --- error_if_nonfinite; that leaves the gradients as they were. Parameters that are divided
---- among ranks (nn.parallel.ColumnParallelLinear) count with the parts of all of them.
+--- among ranks (nn.parallel.ColumnParallelLinear), and gradients that are (the second stage of
+--- ZeroRedundancyOptimizer), count with the parts of all of them; all ranks call it then.
 function utils.clip_grad_norm_(...)
   local o = bind_clip(...)
   check_limit("clip_grad_norm_", "max_norm", o.max_norm)
   local list = as_list("clip_grad_norm_", o.parameters)
-  warn_scaled("clip_grad_norm_", list)
+  local held = divided.holders(list)
+  warn_scaled("clip_grad_norm_", held)
   local norm = norm_of("clip_grad_norm_", list, o, true)
-  clip(list, o.max_norm, norm)
+  clip(held, o.max_norm, norm)
   return norm
 end
 
@@ -191,7 +195,7 @@ function utils.clip_grad_value_(...)
   local o = bind_clip_value(...)
   local clip_value = o.clip_value
   check_limit("clip_grad_value_", "clip_value", clip_value)
-  local list = as_list("clip_grad_value_", o.parameters)
+  local list = divided.holders(as_list("clip_grad_value_", o.parameters))
   warn_scaled("clip_grad_value_", list)
   for _, part in ipairs(by_device(list, true)) do core.clamp_all_(part, clip_value, true) end
 end

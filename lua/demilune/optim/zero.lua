@@ -2,7 +2,11 @@
 -- parameters and updates those, then all ranks get the new values (torch.distributed.optim's name
 -- and arguments).
 -- S. Rajbhandari et al. 2020, ZeRO: memory optimizations toward training trillion parameter models:
--- its first stage.
+-- its first two stages.
+--
+-- In the second stage a rank gets the averages of its pieces' gradients alone (src/dist/bucket.h):
+-- the pieces are then cut as the buckets are, and have gradients of their own, from backward() to
+-- zero_grad(); no parameter has one.
 --
 -- `whole` is the optimizer that one process would have. Its groups are the public ones, and its
 -- state stays empty, but for what consolidate_state_dict brings. `optim` is of the same class: its
@@ -12,8 +16,10 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local averager = require "demilune.distributed.averaged"
 local check_alike = require "demilune.distributed.alike"
 local collectives = require "demilune.distributed.collectives"
+local divided = require "demilune.distributed.divided"
 local objects = require "demilune.distributed.objects"
 local partition = require "demilune.distributed.partition"
 local shard = require "demilune.distributed.shard"
@@ -29,16 +35,19 @@ local NAME = "ZeroRedundancyOptimizer"
 --- instead. All ranks make it, and step, together; gradients are those of the whole batch on all of
 --- them, as DistributedDataParallel leaves them. Further options are those of the class:
 --- ZeroRedundancyOptimizer(model:parameters(), {optimizer_class = optim.Adam, lr = 1e-3}).
---- process_group: all ranks by default. parameters_as_bucket_view and overlap_with_ddp are
---- PyTorch's choices of an implementation, and change nothing.
+--- process_group: all ranks by default. stage (1): 2 divides the gradients, too: backward() leaves
+--- each rank the averages of its share, and no parameter has a gradient afterwards; the parameters
+--- that require one have to be those of a DistributedDataParallel on the same ranks.
+--- parameters_as_bucket_view and overlap_with_ddp are PyTorch's choices of an implementation, and
+--- change nothing.
 local ZeroRedundancyOptimizer = Optimizer.extend("ZeroRedundancyOptimizer",
-  [[optimizer_class: optimizer_class, process_group?: group, *,
+  [[optimizer_class: optimizer_class, process_group?: group, *, stage: integer = 1,
   parameters_as_bucket_view: boolean = false, overlap_with_ddp: boolean = false]])
 ZeroRedundancyOptimizer.takes_found_inf = true
 
 -- ---- construction ----
 
-local OWN = {params = true, optimizer_class = true, process_group = true,
+local OWN = {params = true, optimizer_class = true, process_group = true, stage = true,
   parameters_as_bucket_view = true, overlap_with_ddp = true}
 
 -- Whether v is a class that optim.Optimizer has extended, and no object of one.
@@ -77,11 +86,135 @@ local function described(groups)
   return list
 end
 
+-- Raises where the gradients of a group cannot be shared out. name: the first word of the message.
+local function check_shareable(self, name, group, number)
+  for i, p in ipairs(group.params) do
+    local ddp = averager[p]
+    local function refuse(text, ...)
+      caller.raise("%s: stage 2, and parameter %d of group %d " .. text, name, i, number, ...)
+    end
+    if not ddp and p.requires_grad then
+      refuse("belongs to no DistributedDataParallel, which would average its gradient; hint: "
+        .. "model = nn.parallel.DistributedDataParallel(model) comes before the optimizer")
+    elseif ddp and table.concat(ddp._group.ranks, ",") ~= table.concat(self.group.ranks, ",") then
+      refuse("is averaged over the ranks {%s}, wanted {%s}; hint: the process_group of the "
+        .. "DistributedDataParallel", table.concat(ddp._group.ranks, ", "),
+        table.concat(self.group.ranks, ", "))
+    elseif ddp and ddp._shards then
+      refuse("is of a model with %d shards, whose gradients stay whole; hint: stage = 1",
+        ddp._shards)
+    elseif divided.share_of(p) then
+      refuse("belongs to another optimizer of stage 2 already; hint: one optimizer for each "
+        .. "parameter, or a new DistributedDataParallel")
+    end
+  end
+end
+
+-- The parameters of a group that are averaged, by their DistributedDataParallel, in the order of
+-- the first ones: {{ddp =, params =}, ...}; and the others.
+local function by_averager(group)
+  local lists, of_ddp, others = {}, {}, {}
+  for _, p in ipairs(group.params) do
+    local ddp = averager[p]
+    if ddp and not of_ddp[ddp] then
+      of_ddp[ddp] = {ddp = ddp, params = {}}
+      lists[#lists + 1] = of_ddp[ddp]
+    end
+    table.insert(ddp and of_ddp[ddp].params or others, p)
+  end
+  return lists, others
+end
+
+-- What the ranks own of a parameter that begins `at` elements behind the begin of its bucket, of
+-- which each has `slice` elements: added to lists[k] of the rank of index k.
+local function cut(lists, p, at, slice)
+  local from, size = 0, p:numel()
+  if size == 0 then table.insert(lists[0], {param = p, from = 0, n = 0, at = 0}) end
+  while from < size do
+    local k = (at + from) // slice
+    local n = math.min(size - from, (k + 1) * slice - at - from)
+    table.insert(lists[k], {param = p, from = from, n = n, at = at + from - k * slice})
+    from = from + n
+  end
+end
+
+-- Segments that are cut as the buckets are in which the parameters lie.
+local function segments_of_buckets(params, span_of, n_rank)
+  local of_bucket, segments, spans = {}, {}, {}
+  for i, p in ipairs(params) do
+    local _, bucket, at, slice = span_of(p)
+    spans[i] = {param = p, bucket = bucket, at = at, slice = slice, i = i}
+  end
+  table.sort(spans, function(a, b)
+    if a.bucket ~= b.bucket then return a.bucket < b.bucket end
+    return a.at < b.at or a.at == b.at and a.i < b.i -- of no elements, several begin together
+  end)
+  for _, span in ipairs(spans) do
+    local lists = of_bucket[span.bucket]
+    if not lists then
+      lists = {dtype = span.param.dtype}
+      for k = 0, n_rank - 1 do lists[k] = {} end
+      of_bucket[span.bucket], segments[#segments + 1] = lists, lists
+    end
+    cut(lists, span.param, span.at, span.slice)
+  end
+  return segments
+end
+
+-- The segments of parameters of one DistributedDataParallel, whose averages are shared out.
+local function shared_segments(self, ddp, params)
+  local owners, n = {}, #self.group.ranks
+  local segments = not self.whole.by_element and self.partition:plan(params, false)
+  for _, p in ipairs(params) do owners[p] = false end
+  for _, lists in ipairs(segments or {}) do
+    for k = 0, n - 1 do
+      for _, item in ipairs(lists[k]) do owners[item.param] = k end
+    end
+  end
+  local span_of = ddp:_share_out(self, owners)
+  for _, lists in ipairs(segments or {}) do
+    for k = 0, n - 1 do
+      for _, item in ipairs(lists[k]) do item.at = select(3, span_of(item.param)) end
+    end
+  end
+  return segments or segments_of_buckets(params, span_of, n), span_of
+end
+
+-- Notes whose gradients come from a DistributedDataParallel.
+local function note_shares(self, ddp, params, pieces, span_of)
+  local of_param = {}
+  for _, piece in ipairs(pieces) do of_param[piece.param] = piece end
+  for _, p in ipairs(params) do
+    local share = {group = self.group, piece = of_param[p], is_there = false}
+    divided.share(p, share)
+    table.insert(self.shared, {param = p, share = share, ddp = ddp, number = (span_of(p))})
+  end
+end
+
+-- This rank's pieces of a group, by parameter.
+local function pieces_of(self, group)
+  local found = {}
+  local function add(pieces)
+    for _, piece in ipairs(pieces) do found[piece.param] = piece end
+  end
+  local lists, others = {}, group.params
+  if self.shared then lists, others = by_averager(group) end
+  for _, list in ipairs(lists) do
+    local segments, span_of = shared_segments(self, list.ddp, list.params)
+    local pieces = self.partition:add(list.params, segments, true)
+    note_shares(self, list.ddp, list.params, pieces, span_of)
+    add(pieces)
+  end
+  add(self.partition:add(others, self.partition:plan(others, self.whole.by_element), false))
+  return found
+end
+
 -- Divides a group of `whole` among the ranks: the group of this rank's pieces goes to `optim`.
 local function divide(self, group)
-  local params = {}
-  for i, piece in ipairs(self.partition:add(group.params, self.whole.by_element)) do
-    self.pieces[#self.pieces + 1], params[i] = piece, piece.tensor
+  local params, found = {}, pieces_of(self, group)
+  for _, p in ipairs(group.params) do
+    local piece = found[p]
+    if piece then self.pieces[#self.pieces + 1], params[#params + 1] = piece, piece.tensor end
   end
   local groups = self.optim.param_groups
   groups[#groups + 1] = setmetatable({params = params}, {__index = group, __newindex = group})
@@ -94,10 +227,18 @@ local function construct(_, ...)
     caller.raise("%s: optimizer_class is LBFGS, which takes all parameters as one vector; hint: "
       .. "an optimizer that steps without a closure, such as optim.Adam", NAME)
   end
+  if o.stage ~= 1 and o.stage ~= 2 then
+    caller.raise("%s: stage is %d, wanted 1 (the state is divided) or 2 (gradients, too)", NAME,
+      o.stage)
+  end
   local group = world.group(NAME, o.process_group)
   local whole = class(o.params, rest)
   local self = setmetatable({whole = whole, optim = whole, group = group, defaults = whole.defaults,
-    param_groups = whole.param_groups, state = whole.state, pieces = {}}, ZeroRedundancyOptimizer)
+    param_groups = whole.param_groups, state = whole.state, pieces = {}, stage = o.stage,
+    shared = o.stage == 2 and {} or nil}, ZeroRedundancyOptimizer)
+  for g, part in ipairs(o.stage == 2 and whole.param_groups or {}) do
+    check_shareable(self, NAME, part, g)
+  end
   check_alike(NAME, "parameters", described(whole.param_groups), group)
   if #group.ranks == 1 then return self end
   self.partition = partition.new(NAME, group)
@@ -105,6 +246,7 @@ local function construct(_, ...)
   for key, value in pairs(whole) do self.optim[key] = value end
   self.optim.state, self.optim.param_groups = {}, {}
   self.state = self.optim.state
+  for _, part in ipairs(whole.param_groups) do self.partition:check(part.params) end
   for _, part in ipairs(whole.param_groups) do divide(self, part) end
   return self
 end
@@ -117,8 +259,12 @@ function ZeroRedundancyOptimizer:add_param_group(group)
   self.whole:add_param_group(group)
   local added = groups[#groups]
   local fine, why = pcall(function()
+    if self.shared then check_shareable(self, NAME .. ":add_param_group", added, #groups) end
     check_alike(NAME .. ":add_param_group", "parameters", described{added}, self.group)
-    if self.partition then divide(self, added) end
+    if self.partition then
+      self.partition:check(added.params)
+      divide(self, added)
+    end
   end)
   if fine then return end
   groups[#groups] = nil
@@ -131,6 +277,7 @@ end
 local function exchange(optimizer, old, new)
   local state = optimizer.state
   state[new], state[old] = state[old], nil
+  new.grad = old.grad
   for _, group in ipairs(optimizer.param_groups) do
     for i, p in ipairs(group.params) do
       if p == old then group.params[i] = new end
@@ -143,7 +290,7 @@ local function give_gradients(self)
   self.partition:follow(function(old, new) exchange(self.optim, old, new) end)
   for _, piece in ipairs(self.pieces) do
     local grad = piece.param.grad
-    if not piece.is_whole then
+    if not (piece.is_whole or piece.is_apart) then
       piece.tensor.grad = grad and grad:reshape(-1):narrow(1, piece.from + 1, piece.n)
     end
   end
@@ -151,7 +298,7 @@ end
 
 local function take_gradients(self)
   for _, piece in ipairs(self.pieces) do
-    if not piece.is_whole then piece.tensor.grad = nil end
+    if not (piece.is_whole or piece.is_apart) then piece.tensor.grad = nil end
   end
 end
 
@@ -162,9 +309,22 @@ local function update_pieces(self, found_inf)
   self.optim:step(nil, found_inf)
 end
 
+-- Raises before anything changes, where the ranks cannot step together: the process group has
+-- ended, or a gradient is whole that should have been shared out.
+local function check_step(self)
+  if self.partition then world.group("step", self.group) end
+  for _, one in ipairs(self.partition and self.shared or {}) do
+    if one.param.grad then
+      caller.raise("step: a gradient of shape %s was not averaged over the ranks, so that none has "
+        .. "its share; hint: the last backward() before a step stands outside of no_sync",
+        tostring(one.param.shape))
+    end
+  end
+end
+
 --- An update of this rank's share, after which all ranks have the values of all. They call it
 --- together. The gradients are those of the whole batch on all ranks, as DistributedDataParallel
---- leaves them.
+--- leaves them; in the second stage those of this rank's share.
 ---@param closure? function computes the loss and the gradients
 ---@param found_inf? demilune.Tensor as a GradScaler gives it: the ranks agree on it
 ---@return demilune.Tensor? loss of the closure
@@ -176,6 +336,7 @@ function ZeroRedundancyOptimizer:step(closure, found_inf)
     local _ <close> = core.enable_grad()
     loss = closure()
   end
+  check_step(self)
   if found_inf and self.partition then collectives.all_reduce(found_inf, "max", self.group) end
   local is_skipped = found_inf ~= nil and found_inf:item() ~= 0
   if not self.optim.takes_found_inf then found_inf = nil end
@@ -188,6 +349,53 @@ function ZeroRedundancyOptimizer:step(closure, found_inf)
   end
   self.steps = (self.steps or 0) + 1
   return loss
+end
+
+-- ---- gradients that are shared out ----
+
+-- Adds the averages that a backward pass has brought to the gradients of the pieces.
+function ZeroRedundancyOptimizer:take_shares(ddp, reducer)
+  for _, one in ipairs(self.shared) do
+    if one.ddp == ddp and reducer:used(one.number) then
+      local share = one.share
+      share.is_there = true
+      if share.piece then reducer:take(one.number, share.piece.at, share.piece.tensor) end
+    end
+  end
+end
+
+-- Whether any rank has a gradient of its share. A GradScaler asks, where this rank has none.
+function ZeroRedundancyOptimizer:has_gradients()
+  for _, one in ipairs(self.shared or {}) do
+    if one.share.is_there then return true end
+  end
+  return false
+end
+
+-- The public groups with this rank's pieces in place of the parameters whose gradients are shared
+-- out; a parameter of which it has none stands there itself, without a gradient.
+function ZeroRedundancyOptimizer:graded_groups()
+  if not self.shared then return self.param_groups end
+  local groups = {}
+  for g, group in ipairs(self.param_groups) do
+    local params = {}
+    for i, p in ipairs(group.params) do
+      local share = divided.share_of(p)
+      params[i] = share and share.piece and share.piece.tensor or p
+    end
+    groups[g] = {params = params}
+  end
+  return groups
+end
+
+function ZeroRedundancyOptimizer:widen_gradients()
+  Optimizer.widen_gradients(self.shared and self.optim or self)
+end
+
+--- Drops the gradients: those of the parameters, and this rank's share.
+function ZeroRedundancyOptimizer:zero_grad()
+  Optimizer.zero_grad(self)
+  for _, one in ipairs(self.shared or {}) do divided.drop(one.param) end
 end
 
 -- ---- the state of all ranks ----
@@ -378,7 +586,8 @@ end
 
 -- "ZeroRedundancyOptimizer(Adam(lr = 0.001, 6 tensors), 1 / 4 of the state)"
 function ZeroRedundancyOptimizer:__tostring()
-  return ("%s(%s, 1 / %d of the state)"):format(NAME, tostring(self.whole), #self.group.ranks)
+  return ("%s(%s, 1 / %d of the state%s)"):format(NAME, tostring(self.whole), #self.group.ranks,
+    self.stage == 2 and " and of the gradients" or "")
 end
 
 caller.with_colon(ZeroRedundancyOptimizer, "optimizer",

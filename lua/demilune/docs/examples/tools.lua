@@ -951,6 +951,9 @@ return {
     model(dm.ones(2, 4)):sum():backward(); optimizer:step()
     optimizer:consolidate_state_dict()             -- to rank 0, which may save it
     optimizer:state_dict().state[1].exp_avg.shape  --> {1, 4}
+    optimizer = optim.ZeroRedundancyOptimizer(model:parameters(),
+      {optimizer_class = optim.SGD, stage = 2})    -- and its share of the gradients
+    optimizer.stage  --> 2
     dm.distributed.destroy_process_group()]],
   ["optim.lr_scheduler"] = [[
     local optimizer = optim.SGD(nn.Linear(4, 2):parameters(), {lr = 1})
