@@ -344,8 +344,8 @@ local function wide() return nn.Sequential{nn.Linear(150, 301), nn.Tanh(), nn.Li
 function CHECKS.bytes_of_memory()
   local module = wide()
   local whole = 4 * nn.utils.parameters_to_vector(module:parameters()):numel()
-  local zero = sharded(optim.Adam)(DDP(module, {bucket_cap_mb = 0.05}):parameters(), {})
-  local model = require("demilune.distributed.averaged")[module:parameters()[1]]
+  local model = DDP(module, {bucket_cap_mb = 0.05})
+  local zero = sharded(optim.Adam)(model:parameters(), {})
   local function pass()
     model(dm.ones(2, 150)):sum():backward()
     collectgarbage()
@@ -454,6 +454,28 @@ function CHECKS.groups_and_data()
   same(whole, params, "groups")
   check(n == 1 or tostring(zero):find("1 / " .. n .. " of the state and of the gradients", 1, true),
     "its text is %s", tostring(zero))
+end
+
+-- A pass that fails, on all ranks, for data of another size: the next one is as if it had not been.
+function CHECKS.after_a_failure()
+  local sizes = {{5}, {9}, {4, 3}}
+  dm.manual_seed(5)
+  local a, whole = given(sizes, "float32")
+  dm.manual_seed(5)
+  local b, params = given(sizes, "float32")
+  local zero = sharded(optim.SGD)(params, {lr = 1})
+  local data = params[1].data
+  params[1].data = dm.ones(6)
+  if n > 1 then
+    refuses("parameter 'p1' were exchanged for {6} float32, which do not fit", function()
+      b{dm.ones(6), dm.ones(9), dm.ones(4, 3)}:backward()
+    end)
+  end
+  params[1].data = data
+  b:zero_grad()
+  local g = gradients_of(whole, 6, false)
+  for _, model in ipairs{a, b} do model(g):backward() end
+  compare_gradients(zero, whole, params, "after a failure")
 end
 
 function CHECKS.refusals()

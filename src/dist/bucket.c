@@ -379,6 +379,20 @@ static void release_sent(dm_Reducer *r) {
   }
 }
 
+/* Lets a pass that is faster than the messages wait, so that the memory of few buckets that are
+   shared out is taken at a time; not for long, for a pass cannot be interrupted here. */
+static void wait_for_sent(const dm_Reducer *r) {
+  enum { MOST_SENT = 2, WAIT_MS = 1000 };
+  int n_sent = 0;
+  for (int i = r->next - 1; i >= 0; i--) {
+    const dm_Work *w = r->buckets[i].work;
+    if (!r->buckets[i].share || !w || atomic_load(&w->done)) continue;
+    if (++n_sent < MOST_SENT) continue;
+    dm_world_wait(w, WAIT_MS);
+    return;
+  }
+}
+
 /* A gradient that this rank has is brought to its part; in the others' part are zeros. */
 static dm_status complete(Param *p, bool has_data) {
   p->home.sent = true;
@@ -401,6 +415,7 @@ static dm_status send_next(dm_Reducer *r, bool has_data) {
   Bucket *b = &r->buckets[r->next];
   for (int i = 0; i < b->n; i++) DM_TRY(complete(&r->params[r->order[b->first + i]], has_data));
   if (r->next == r->trailer_bucket) write_trailer(r, has_data);
+  if (b->share) wait_for_sent(r);
   release_sent(r);
   r->next++;
   return send(r, b);
@@ -593,13 +608,8 @@ static dm_status scale(dm_Tensor *t, double factor) {
   return st;
 }
 
-/* Keeps what this rank gets of a bucket that is shared out, in the bucket's dtype and on its
-   device. */
-static dm_status unpack_part(const dm_Reducer *r, Bucket *b) {
-  const dm_Work *w = b->work;
-  dm_Tensor *from = is_cut(r, b) ? w->out : w->peer == w->group->me ? b->wire : NULL;
-  dm_tensor_unref(&b->part);
-  if (!from) return DM_OK;
+/* Keeps `from` as what this rank gets of a bucket, in the bucket's dtype and on its device. */
+static dm_status keep_part(Bucket *b, dm_Tensor *from) {
   if (from->dtype == b->dtype && b->device.type == DM_CPU) {
     b->part = dm_tensor_ref(from);
     return DM_OK;
@@ -607,6 +617,18 @@ static dm_status unpack_part(const dm_Reducer *r, Bucket *b) {
   DM_TRY(dm_tensor_new(b->dtype, 1, &from->numel, b->device, &b->part));
   dm_Tensor *in[2] = {b->part, from};
   return dm_call_inplace(DM_OP_copy, 2, in, NULL);
+}
+
+/* Takes what this rank gets of a bucket that is shared out. The communication thread may hold
+   the work for a moment longer, but not the memory. */
+static dm_status unpack_part(const dm_Reducer *r, Bucket *b) {
+  dm_Work *w = b->work;
+  dm_Tensor *from = is_cut(r, b) ? w->out : w->peer == w->group->me ? b->wire : NULL;
+  dm_tensor_unref(&b->part);
+  const dm_status st = from ? keep_part(b, from) : DM_OK;
+  dm_tensor_unref(&w->in);
+  dm_tensor_unref(&w->out);
+  return st;
 }
 
 /* Brings what has travelled back into the bucket; a sum of shards as their mean. */
