@@ -20,7 +20,7 @@ static bool fake_open(int *rank, int *n_rank, int *node_rank) {
   *n_rank = 2;
   return true;
 }
-static void fake_close(void) {}
+static bool fake_close(void) { return true; }
 static const char *fake_text(void) { return ""; }
 static dm_Comm *fake_world(void) { return &world; }
 static dm_Comm *fake_notices(void) { return &notices; }
@@ -38,7 +38,10 @@ static int fake_test(dm_Request **r) {
   (void)r;
   return 0;
 }
-static void fake_cancel(dm_Request **r) { *r = NULL; }
+static bool fake_cancel(dm_Request **r) {
+  *r = NULL;
+  return true;
+}
 
 const dm_Transport dm_transport = {
     .version = DM_VERSION,

@@ -36,9 +36,10 @@ static int lacks(lua_State *L) {
 
 /* __gc of the guard, at the end of the script: leaves, and waits until that is done. */
 static int guard_gc(lua_State *L) {
+  const char *why;
   DM_UNUSED(L);
   dm_world_leave(false);
-  while (!dm_world_left(WAIT_MS)) continue;
+  while (!dm_world_left(WAIT_MS, &why)) continue;
   return 0;
 }
 
@@ -306,10 +307,13 @@ static int leave(lua_State *L) {
   return 0;
 }
 
-/* _dist_left() -> whether that is done, after a moment. */
+/* _dist_left() -> whether that is done, after a moment; the failure that came with it, or nil.
+ */
 static int left(lua_State *L) {
-  lua_pushboolean(L, dm_world_left(WAIT_MS));
-  return 1;
+  const char *why;
+  lua_pushboolean(L, dm_world_left(WAIT_MS, &why));
+  lua_pushstring(L, why);
+  return 2;
 }
 
 /* _dist_stats() -> calls, bytes sent, seconds waited. */

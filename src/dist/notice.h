@@ -12,6 +12,7 @@ typedef enum dm_NoticeKind {
   DM_NOTICE_ASK,     /* wants a STATUS */
   DM_NOTICE_STATUS,  /* where a rank is */
   DM_NOTICE_FAILED,  /* it has waited for too long: all ranks end */
+  DM_NOTICE_BROKEN,  /* a call of its library failed: what it took part in never ends */
   DM_NOTICE_GOODBYE, /* it leaves */
 } dm_NoticeKind;
 

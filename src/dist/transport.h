@@ -31,9 +31,9 @@ typedef struct dm_Transport {
   /* Joins the job's processes; false: text() says why not. node_rank counts the ranks of this
      machine. */
   bool (*open)(int *rank, int *n_rank, int *node_rank);
-  /* Ends the library; only after all ranks have come so far. */
-  void (*close)(void);
-  /* The last failure. */
+  /* Ends the library; only after all ranks have come so far. false: it failed. */
+  bool (*close)(void);
+  /* The last failure: the call of the library, and why. */
   const char *(*text)(void);
   dm_Comm *(*world)(void);
   dm_Comm *(*notices)(void); /* the same ranks, whose messages meet no others */
@@ -44,10 +44,12 @@ typedef struct dm_Transport {
    */
   dm_Request *(*post)(dm_Comm *comm, dm_Transfer transfer, const void *in, void *out,
                       int64_t n_bytes, int peer);
-  /* 1: done, and *r is freed and NULL; 0: not yet; -1: failed. */
+  /* 1: done, and *r is freed and NULL; 0: not yet; -1: failed: `in` and `out` may still be read
+     and written unless *r is NULL. */
   int (*test)(dm_Request **r);
-  /* Gives up a message that is to be received from any rank. */
-  void (*cancel)(dm_Request **r);
+  /* Gives up a message that is to be received from any rank. false: it failed, and the message
+     may still come. */
+  bool (*cancel)(dm_Request **r);
 } dm_Transport;
 
 /* The symbol of the library: a dm_Transport. */

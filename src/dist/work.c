@@ -33,10 +33,16 @@ static void end(dm_Work *w) {
   dm_tensor_unref(&w->b);
 }
 
-void dm_work_fail(dm_Work *w, const char *text) {
+/* Ends it with a failure that the other ranks know of, or need not know of. */
+static void fail(dm_Work *w, const char *text) {
   snprintf(w->failure, sizeof w->failure, "%s", text);
   w->failed = true;
   end(w);
+}
+
+void dm_work_break(dm_Work *w, const char *text) {
+  w->is_broken = true;
+  fail(w, text);
 }
 
 /* The hash of Fowler, Noll and Vo, 64 bits, of a text behind another. */
@@ -111,7 +117,7 @@ static void post(dm_Work *w, const dm_Transport *t, int next, dm_Transfer transf
   w->n_moving = n_bytes;
   w->n_sent += sent_by(w, transfer, n_bytes, w->peer);
   w->request = t->post(w->agree->comm, transfer, in, out, n_bytes, w->peer);
-  if (!w->request) dm_work_fail(w, t->text());
+  if (!w->request) dm_work_break(w, t->text());
 }
 
 /* The data of a tensor; NULL of none. */
@@ -132,7 +138,7 @@ static void explain(dm_Work *w) {
                   named++ ? "," : ":", w->agree->ranks[i], h->name, *h->key ? " " : "", h->key,
                   h->line);
   }
-  dm_work_fail(w, text);
+  fail(w, text);
 }
 
 /* Two hashes differ where the least is not the largest, whose complement is the other least. */
@@ -143,7 +149,7 @@ static void compare(dm_Work *w, const dm_Transport *t) {
   }
   w->headers = dm_alloc(w->agree->n * (int64_t)sizeof *w->headers);
   if (!w->headers) {
-    dm_work_fail(w, "ranks do not agree, and there is no memory to say why");
+    dm_work_break(w, "ranks do not agree, and there is no memory to say why");
     return;
   }
   post(w, t, EXPLAIN, DM_TRANSFER_ALL_GATHER, &w->header, w->headers, sizeof w->header);
@@ -168,7 +174,7 @@ static void compare_message(dm_Work *w, const dm_Transport *t) {
     return;
   }
   if (new_bytes(w->other.n_bytes, &w->a) != DM_OK) {
-    dm_work_fail(w, "out of memory for a message that does not fit");
+    dm_work_break(w, "out of memory for a message that does not fit");
     return;
   }
   post(w, t, REFUSE, DM_TRANSFER_RECEIVE, NULL, data_of(w->a), w->other.n_bytes);
@@ -178,7 +184,7 @@ static void refuse(dm_Work *w) {
   char text[DM_FAILURE_TEXT];
   snprintf(text, sizeof text, "rank %d sends %s (%s), wanted %s", w->agree->ranks[w->peer],
            w->other.key, w->other.line, w->header.key);
-  dm_work_fail(w, text);
+  fail(w, text);
 }
 
 /* ---- the data ---- */
@@ -189,7 +195,7 @@ static void reduce_first(dm_Work *w, const dm_Transport *t) {
   if (w->in->numel == 0) {
     end(w);
   } else if (take_slices(w) != DM_OK) {
-    dm_work_fail(w, "out of memory for the slices of a reduction");
+    dm_work_break(w, "out of memory for the slices of a reduction");
   } else if (is_small(w)) {
     post(w, t, SECOND, DM_TRANSFER_ALL_GATHER, data_of(w->in), data_of(w->b), bytes);
   } else {
@@ -220,7 +226,7 @@ static void reduce_third(dm_Work *w) {
 static void split(dm_Work *w, const dm_Transport *t) {
   bool failed;
   w->group->comm = t->split(w->group->me >= 0, &failed);
-  if (failed) dm_work_fail(w, t->text());
+  if (failed) dm_work_break(w, t->text());
   else end(w);
 }
 
@@ -257,7 +263,7 @@ bool dm_work_advance(dm_Work *w, const dm_Transport *t) {
     const int state = t->test(&w->request);
     if (state == 0) return false;
     if (state < 0) {
-      dm_work_fail(w, t->text());
+      dm_work_break(w, t->text());
       return true;
     }
   }

@@ -81,6 +81,7 @@ typedef struct dm_Work {
   dm_Request *request;
   atomic_bool done;
   bool failed;
+  bool is_broken; /* failed on this rank alone: the others may be in the middle of it */
   char failure[DM_FAILURE_TEXT];
   struct dm_Work *next;
 } dm_Work;
@@ -91,8 +92,8 @@ void dm_work_prepare(dm_Work *w);
    DM_WORK_ENDED. */
 enum { DM_WORK_ENDED = 100 };
 bool dm_work_advance(dm_Work *w, const dm_Transport *t);
-/* Ends it with that failure. */
-void dm_work_fail(dm_Work *w, const char *text);
+/* Ends it with that failure, of which the other ranks do not know. */
+void dm_work_break(dm_Work *w, const char *text);
 /* True where `later` may not begin before w has ended: their order has to be the same on all
    ranks. */
 bool dm_work_blocks(const dm_Work *w, const dm_Work *later);

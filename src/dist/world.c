@@ -42,7 +42,7 @@ static const double STUCK = 10;
 
 enum { MOST_NAMED = 8 }; /* ranks that a report tells of one by one */
 
-typedef enum Stage { CLOSED, OPENING, OPEN, LEAVING, LEFT, UNUSABLE } Stage;
+typedef enum Stage { CLOSED, OPENING, OPEN, LEAVING, CLOSING, LEFT, UNUSABLE } Stage;
 
 /* A notice that is being sent. */
 typedef struct Sent {
@@ -59,16 +59,17 @@ typedef struct Peer {
 } Peer;
 
 typedef struct World {
-  pthread_mutex_t lock; /* of stage, incoming, why, leaving, stats and the last call */
+  pthread_mutex_t lock; /* of incoming, why, leaving, stats and the last call */
   pthread_cond_t done, kick;
   pthread_t thread;
   bool has_thread;
   unsigned forks;
   const dm_Transport *transport;
-  Stage stage;
+  _Atomic Stage stage;
   int rank, n, node_rank;
   double timeout, warn_after;
   char why[DM_FAILURE_TEXT]; /* the failure, after which nothing works; or empty */
+  bool is_broken, is_told;   /* it is one of the library; a work has told it to the script */
   bool leaves, orderly;
   dm_Group *groups[DM_MAX_GROUP];
   int n_group;
@@ -84,8 +85,9 @@ typedef struct World {
   Peer *peers; /* (n) */
   dm_Notice inbox;
   dm_Request *inbox_request;
-  double asked_at; /* 0: not asked */
-  double ends_at;  /* then the process ends; 0: not yet */
+  double asked_at;           /* 0: not asked */
+  _Atomic double closing_at; /* when the library's end began */
+  double ends_at;            /* then the process ends; 0: not yet */
 } World;
 
 static World world = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -118,7 +120,7 @@ static void finish(dm_Work *w) {
   dm_Work *list = w;
   pthread_mutex_lock(&world.lock);
   world.stats.n_sent += w->n_sent;
-  if (is_collective) atomic_fetch_add(&w->agree->n_done, 1);
+  if (is_collective && !w->is_broken) atomic_fetch_add(&w->agree->n_done, 1);
   /* a group that came to nothing on all ranks leaves its number to the next one */
   if (w->kind == DM_WORK_SPLIT && w->failed && w->group->index == world.n_group - 1)
     world.n_group--;
@@ -137,7 +139,8 @@ static void fail_world(const char *text) {
   while (world.works) {
     dm_Work *w = world.works;
     world.works = w->next;
-    dm_work_fail(w, text);
+    world.is_told = true;
+    dm_work_break(w, text);
     finish(w);
   }
 }
@@ -176,6 +179,8 @@ static void describe(dm_Notice *notice, dm_NoticeKind kind) {
   pthread_mutex_unlock(&world.lock);
 }
 
+static void break_world(const char *text);
+
 /* Sends a notice; without memory for one it is not sent, and its reader goes on without it. */
 static void send_notice(dm_NoticeKind kind, int to) {
   Sent *s = dm_alloc_zero(sizeof *s);
@@ -185,6 +190,7 @@ static void send_notice(dm_NoticeKind kind, int to) {
   s->request = t->post(t->notices(), DM_TRANSFER_SEND, &s->notice, NULL, sizeof s->notice, to);
   if (!s->request) {
     dm_free(s);
+    break_world(t->text());
     return;
   }
   s->next = world.sent;
@@ -193,27 +199,49 @@ static void send_notice(dm_NoticeKind kind, int to) {
 
 static void send_all(dm_NoticeKind kind) {
   for (int r = 0; r < world.n; r++) {
-    if (r != world.rank && (kind == DM_NOTICE_GOODBYE || !world.peers[r].left))
-      send_notice(kind, r);
+    const bool may_read = kind == DM_NOTICE_GOODBYE || kind == DM_NOTICE_BROKEN;
+    if (r != world.rank && (may_read || !world.peers[r].left)) send_notice(kind, r);
   }
 }
 
+/* A call of the library has failed, or memory has, in the middle of what all ranks take part
+   in: ends all works, and tells the other ranks. */
+static void break_world(const char *text) {
+  if (world.is_broken) return;
+  world.is_broken = true;
+  fail_world(text);
+  send_all(DM_NOTICE_BROKEN);
+}
+
+/* Frees the notices that have gone, and those that failed unless MPI may still read them. */
 static void free_sent(void) {
+  bool has_failed = false;
   for (Sent **at = &world.sent; *at;) {
     Sent *s = *at;
-    if (world.transport->test(&s->request) == 0) {
+    const int state = world.transport->test(&s->request);
+    if (state == 0) {
       at = &s->next;
       continue;
     }
+    has_failed |= state < 0;
     *at = s->next;
-    dm_free(s);
+    if (!s->request) dm_free(s);
   }
+  if (has_failed) break_world(world.transport->text());
 }
 
 static void post_inbox(void) {
   const dm_Transport *t = world.transport;
   world.inbox_request =
       t->post(t->notices(), DM_TRANSFER_RECEIVE, NULL, &world.inbox, sizeof world.inbox, -1);
+  if (!world.inbox_request) break_world(t->text());
+}
+
+/* What a rank takes part in never ends, for its library has failed. */
+static void hear_of_break(const dm_Notice *notice) {
+  char text[DM_FAILURE_TEXT];
+  snprintf(text, sizeof text, "rank %d has failed: %.1024s", notice->from, notice->failure);
+  fail_world(text);
 }
 
 /* A rank has waited for too long, and all end: this one says so too, where it waits itself. */
@@ -245,6 +273,8 @@ static void read_notice(const dm_Notice *notice) {
   p->answered = true;
   if (notice->kind == DM_NOTICE_FAILED) {
     hear_of_failure(notice);
+  } else if (notice->kind == DM_NOTICE_BROKEN) {
+    hear_of_break(notice);
   } else if (notice->kind == DM_NOTICE_GOODBYE) {
     p->left = true;
     p->left_at = now();
@@ -253,10 +283,15 @@ static void read_notice(const dm_Notice *notice) {
 
 /* Reads the notices that have come. */
 static void read_notices(void) {
-  while (world.inbox_request && world.transport->test(&world.inbox_request) == 1) {
-    read_notice(&world.inbox);
+  int state = 0;
+  while (world.inbox_request && (state = world.transport->test(&world.inbox_request)) == 1) {
+    const dm_Notice notice = world.inbox;
     post_inbox();
+    read_notice(&notice);
   }
+  if (state >= 0) return;
+  world.inbox_request = NULL; /* it is deaf from now on */
+  break_world(world.transport->text());
 }
 
 /* ---- who is not there ---- */
@@ -474,18 +509,31 @@ static bool is_blocked(const dm_Work *w) {
   return false;
 }
 
+/* Ends a work that failed on this rank alone, in the middle of which others may be. */
+static void end_broken(dm_Work *w) {
+  char text[DM_FAILURE_TEXT];
+  memcpy(text, w->failure, sizeof text);
+  world.is_told = true;
+  finish(w);
+  break_world(text);
+}
+
 /* Advances all works; true: one of them went on. */
 static bool advance(void) {
   bool moved = false;
   for (dm_Work **at = &world.works; *at;) {
     dm_Work *w = *at;
     if (!is_blocked(w)) moved |= dm_work_advance(w, world.transport);
-    if (w->step == DM_WORK_ENDED) {
-      *at = w->next;
-      finish(w);
-    } else {
+    if (w->step != DM_WORK_ENDED) {
       at = &w->next;
+      continue;
     }
+    *at = w->next;
+    if (w->is_broken && w->agree->n > 1) {
+      end_broken(w);
+      return true;
+    }
+    finish(w);
   }
   return moved;
 }
@@ -593,7 +641,7 @@ static void tell_end(void) {
 
 /* Works until the process has left: the goodbyes of the others are there, or time is over. */
 static void work(void) {
-  double until = 0;
+  double said_at = 0;
   while (true) {
     take_incoming();
     const bool moved = advance();
@@ -603,12 +651,27 @@ static void work(void) {
     look_for_end();
     look_for_signals();
     if (say_goodbye()) {
-      if (until == 0) until = now() + (*world.why ? GRACE : world.timeout);
-      if ((all_left() && !world.sent) || now() > until) break;
+      if (said_at == 0) said_at = now();
+      const double most = *world.why ? GRACE : world.timeout;
+      if ((all_left() && !world.sent) || now() - said_at > most) break;
     }
     nap(moved);
   }
   tell_end();
+}
+
+/* Ends the library, also where the inbox cannot be given up: the others wait for this rank. */
+static void close_transport(void) {
+  const dm_Transport *t = world.transport;
+  char text[DM_FAILURE_TEXT] = "";
+  world.closing_at = now();
+  set_stage(CLOSING);
+  if (world.inbox_request && !t->cancel(&world.inbox_request))
+    snprintf(text, sizeof text, "%s", t->text());
+  if (!t->close() && !*text) snprintf(text, sizeof text, "%s", t->text());
+  if (!*text) return;
+  world.is_broken = true;
+  fail_world(text);
 }
 
 static void *communicate(void *nothing) {
@@ -625,10 +688,7 @@ static void *communicate(void *nothing) {
   post_inbox();
   set_stage(OPEN);
   work();
-  if (all_well()) {
-    if (world.inbox_request) world.transport->cancel(&world.inbox_request);
-    world.transport->close();
-  }
+  if (all_well()) close_transport();
   set_stage(LEFT);
   return NULL;
 }
@@ -693,7 +753,7 @@ static void clear_world(void) {
 
 const char *dm_world_open(bool by_mpi, double timeout, double warn_after) {
   const char *why = NULL;
-  if (world.stage == LEFT || world.stage == UNUSABLE)
+  if (world.stage >= CLOSING)
     return "the process group has ended, and MPI cannot begin again in this process";
   if (world.stage != CLOSED) return "the process group is there already";
   world.transport = by_mpi ? mpi_transport(&why) : &dm_self_transport;
@@ -840,22 +900,32 @@ void dm_world_leave(bool orderly) {
   pthread_mutex_unlock(&world.lock);
 }
 
-bool dm_world_left(int ms) {
+/* Whether the library does not come back from its end: another rank has failed in its own. */
+static bool is_stuck_at_end(void) {
+  return world.stage == CLOSING && now() - world.closing_at > world.timeout;
+}
+
+bool dm_world_left(int ms, const char **why) {
+  *why = NULL;
   /* a thread that still opens the world is in MPI, which waits for ranks that may never come */
   if (world.stage == CLOSED || world.stage == OPENING || world.forks != dm_fork_count())
     return true;
-  pthread_mutex_lock(&world.lock);
-  if (world.stage != LEFT && world.stage != UNUSABLE) wait_at(&world.done, ms / 1e3);
-  const bool left = world.stage == LEFT || world.stage == UNUSABLE;
-  pthread_mutex_unlock(&world.lock);
-  if (!left) return false;
   const bool by_mpi = world.has_thread;
-  if (by_mpi) {
+  pthread_mutex_lock(&world.lock);
+  if (by_mpi && world.stage < LEFT) wait_at(&world.done, ms / 1e3);
+  const bool left = world.stage >= LEFT, is_stuck = by_mpi && !left && is_stuck_at_end();
+  pthread_mutex_unlock(&world.lock);
+  if (by_mpi && !left && !is_stuck) return false;
+  if (is_stuck) {
+    *why = "MPI hangs at its end: another rank has failed there";
+    pthread_detach(world.thread);
+  } else if (by_mpi) {
     pthread_join(world.thread, NULL);
-    dm_stop_catch(false);
+    if (world.is_broken && !world.is_told) *why = world.why;
   }
+  if (by_mpi) dm_stop_catch(false);
   world.has_thread = false;
-  if (!by_mpi && !*world.why) clear_world();
+  if (!by_mpi && !*world.why && world.stage == LEFT) clear_world();
   return true;
 }
 

@@ -53,8 +53,9 @@ void dm_world_limit(dm_Work *w, double seconds);
 /* Begins to leave. orderly: after the works under way, and after the others have come as far;
    else at once. */
 void dm_world_leave(bool orderly);
-/* Whether this process has left, after at most so many milliseconds; frees everything then. */
-bool dm_world_left(int ms);
+/* Whether this process has left, after at most so many milliseconds; frees everything then. It
+   sets `why` to a failure of the library of which no work has told, or NULL. */
+bool dm_world_left(int ms, const char **why);
 
 dm_WorldStats dm_world_stats(void);
 

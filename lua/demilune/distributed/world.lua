@@ -238,8 +238,10 @@ end
 function world.close()
   check_open "destroy_process_group"
   core._dist_leave()
-  repeat until core._dist_left()
+  local left, why
+  repeat left, why = core._dist_left() until left
   current, ended = nil, "destroy_process_group has ended it"
+  if why then caller.raise("destroy_process_group: %s", why) end
 end
 
 -- The ranks of a new group in rising order, each once.

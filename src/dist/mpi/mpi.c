@@ -18,17 +18,21 @@ struct dm_Comm {
 };
 
 static dm_Comm world, notices;
+static int own_rank; /* in MPI's world */
 static char failure[MPI_MAX_ERROR_STRING + 64];
 
-/* Whether a call of MPI went well; else its text becomes the failure. */
-static bool good(int code) {
+/* Whether a call of MPI went well; else its name and the error's text become the failure. */
+static bool went_well(const char *name, int code) {
   char text[MPI_MAX_ERROR_STRING];
   int n = 0;
   if (code == MPI_SUCCESS) return true;
   if (MPI_Error_string(code, text, &n) != MPI_SUCCESS) n = 0;
-  snprintf(failure, sizeof failure, "MPI: %.*s", n, text);
+  snprintf(failure, sizeof failure, "%s: %.*s", name, n, text);
   return false;
 }
+
+/* Calls a function of MPI: whether it went well. */
+#define GOOD(NAME, ...) went_well(#NAME, NAME(__VA_ARGS__))
 
 /* The failure's text. */
 static const char *mpi_text(void) { return failure; }
@@ -36,31 +40,41 @@ static const char *mpi_text(void) { return failure; }
 /* The rank among the processes of this machine. */
 static bool find_node_rank(int *node_rank) {
   MPI_Comm node;
-  return good(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL,
-                                  &node)) &&
-         good(MPI_Comm_rank(node, node_rank)) && good(MPI_Comm_free(&node));
+  if (!GOOD(MPI_Comm_split_type, MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node))
+    return false;
+  const bool found = GOOD(MPI_Comm_rank, node, node_rank);
+  return GOOD(MPI_Comm_free, &node) && found;
 }
 
-/* MPI's world stays as it is: ours are copies, which return their errors. */
+/* Begins MPI, whose errors come back to us then; MPI's default is to end the job. The calls
+   that make types know no communicator but MPI's world. */
+static bool begin(void) {
+  int level = 0;
+  return GOOD(MPI_Init_thread, NULL, NULL, MPI_THREAD_FUNNELED, &level) &&
+         GOOD(MPI_Comm_set_errhandler, MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+}
+
+/* Where another library has begun MPI, its world stays as it is: ours are copies, which return
+   their errors. */
 static bool mpi_open(int *rank, int *n_rank, int *node_rank) {
-  int is_open = 0, has_ended = 0, level = 0;
+  int is_open = 0, has_ended = 0;
   MPI_Finalized(&has_ended);
   if (has_ended) {
     snprintf(failure, sizeof failure, "MPI has ended in this process and cannot begin again");
     return false;
   }
   MPI_Initialized(&is_open);
-  if (!is_open && !good(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level))) return false;
-  if (!good(MPI_Comm_dup(MPI_COMM_WORLD, &world.of)) ||
-      !good(MPI_Comm_dup(MPI_COMM_WORLD, &notices.of)))
-    return false;
-  MPI_Comm_set_errhandler(world.of, MPI_ERRORS_RETURN);
-  MPI_Comm_set_errhandler(notices.of, MPI_ERRORS_RETURN);
-  return good(MPI_Comm_rank(world.of, rank)) && good(MPI_Comm_size(world.of, n_rank)) &&
-         find_node_rank(node_rank);
+  const bool opened = (is_open || begin()) && GOOD(MPI_Comm_dup, MPI_COMM_WORLD, &world.of) &&
+                      GOOD(MPI_Comm_dup, MPI_COMM_WORLD, &notices.of) &&
+                      GOOD(MPI_Comm_set_errhandler, world.of, MPI_ERRORS_RETURN) &&
+                      GOOD(MPI_Comm_set_errhandler, notices.of, MPI_ERRORS_RETURN) &&
+                      GOOD(MPI_Comm_rank, world.of, &own_rank) &&
+                      GOOD(MPI_Comm_size, world.of, n_rank) && find_node_rank(node_rank);
+  *rank = own_rank;
+  return opened;
 }
 
-static void mpi_close(void) { MPI_Finalize(); }
+static bool mpi_close(void) { return GOOD(MPI_Finalize); }
 
 static dm_Comm *mpi_world(void) { return &world; }
 
@@ -68,15 +82,15 @@ static dm_Comm *mpi_notices(void) { return &notices; }
 
 static dm_Comm *mpi_split(bool member, bool *failed) {
   dm_Comm *comm = malloc(sizeof *comm);
-  int rank = 0;
-  MPI_Comm_rank(world.of, &rank);
   MPI_Comm of = MPI_COMM_NULL;
-  *failed = !good(MPI_Comm_split(world.of, member ? 0 : MPI_UNDEFINED, rank, &of)) || !comm;
+  if (!comm) snprintf(failure, sizeof failure, "out of memory");
+  *failed = !GOOD(MPI_Comm_split, world.of, member ? 0 : MPI_UNDEFINED, own_rank, &of) ||
+            (of != MPI_COMM_NULL && !GOOD(MPI_Comm_set_errhandler, of, MPI_ERRORS_RETURN)) ||
+            !comm;
   if (*failed || of == MPI_COMM_NULL) {
     free(comm);
     return NULL;
   }
-  MPI_Comm_set_errhandler(of, MPI_ERRORS_RETURN);
   comm->of = of;
   return comm;
 }
@@ -88,13 +102,24 @@ static bool large_type(int64_t n, MPI_Datatype *type) {
   const int lengths[2] = {n_block, rest};
   const MPI_Aint offsets[2] = {0, (MPI_Aint)n_block * BLOCK};
   MPI_Datatype block;
-  if (n / BLOCK > INT_MAX || !good(MPI_Type_contiguous(BLOCK, MPI_BYTE, &block))) return false;
+  if (n / BLOCK > INT_MAX || !GOOD(MPI_Type_contiguous, BLOCK, MPI_BYTE, &block)) return false;
   const MPI_Datatype types[2] = {block, MPI_BYTE};
-  const bool made = good(MPI_Type_create_struct(2, lengths, offsets, types, type)) &&
-                    good(MPI_Type_commit(type));
+  const bool made = GOOD(MPI_Type_create_struct, 2, lengths, offsets, types, type);
+  const bool is_ready = made && GOOD(MPI_Type_commit, type);
+  if (made && !is_ready) MPI_Type_free(type);
   MPI_Type_free(&block);
-  return made;
+  return is_ready;
 }
+
+/* The names of what start() calls, by the kind of transfer. */
+static const char *const names[] = {[DM_TRANSFER_MIN] = "MPI_Iallreduce",
+                                    [DM_TRANSFER_BROADCAST] = "MPI_Ibcast",
+                                    [DM_TRANSFER_ALL_GATHER] = "MPI_Iallgather",
+                                    [DM_TRANSFER_ALL_TO_ALL] = "MPI_Ialltoall",
+                                    [DM_TRANSFER_GATHER] = "MPI_Igather",
+                                    [DM_TRANSFER_SCATTER] = "MPI_Iscatter",
+                                    [DM_TRANSFER_SEND] = "MPI_Isend",
+                                    [DM_TRANSFER_RECEIVE] = "MPI_Irecv"};
 
 /* Calls the function of MPI for that kind of transfer. */
 static int start(MPI_Comm comm, dm_Transfer transfer, const void *in, void *out, int n,
@@ -120,8 +145,8 @@ static dm_Request *mpi_post(dm_Comm *comm, dm_Transfer transfer, const void *in,
   if (large && !large_type(n_bytes, &type)) return NULL;
   dm_Request *r = malloc(sizeof *r);
   if (!r) snprintf(failure, sizeof failure, "out of memory");
-  if (r &&
-      !good(start(comm->of, transfer, in, out, large ? 1 : (int)n_bytes, type, peer, &r->of))) {
+  if (r && !went_well(names[transfer], start(comm->of, transfer, in, out,
+                                             large ? 1 : (int)n_bytes, type, peer, &r->of))) {
     free(r);
     r = NULL;
   }
@@ -129,20 +154,25 @@ static dm_Request *mpi_post(dm_Comm *comm, dm_Transfer transfer, const void *in,
   return r;
 }
 
+/* A request whose test fails is over where MPI has freed it; else it may still be under way. */
 static int mpi_test(dm_Request **r) {
   int done = 0;
-  if (!good(MPI_Test(&(*r)->of, &done, MPI_STATUS_IGNORE))) return -1;
-  if (!done) return 0;
-  free(*r);
-  *r = NULL;
-  return 1;
+  const bool well = GOOD(MPI_Test, &(*r)->of, &done, MPI_STATUS_IGNORE);
+  if (well && !done) return 0;
+  if (well || (*r)->of == MPI_REQUEST_NULL) {
+    free(*r);
+    *r = NULL;
+  }
+  return well ? 1 : -1;
 }
 
-static void mpi_cancel(dm_Request **r) {
-  MPI_Cancel(&(*r)->of);
-  MPI_Wait(&(*r)->of, MPI_STATUS_IGNORE);
-  free(*r);
-  *r = NULL;
+static bool mpi_cancel(dm_Request **r) {
+  const bool well = GOOD(MPI_Cancel, &(*r)->of) && GOOD(MPI_Wait, &(*r)->of, MPI_STATUS_IGNORE);
+  if (well || (*r)->of == MPI_REQUEST_NULL) {
+    free(*r);
+    *r = NULL;
+  }
+  return well;
 }
 
 DM_API extern const dm_Transport dm_transport;

@@ -1,0 +1,281 @@
+-- Programs of collectives and messages, some of them under way at the same time, some of which one
+-- rank calls with something else.
+
+local dm = require "demilune"
+local random = require "spec.mpi.random"
+local dist = dm.distributed
+
+local mix = {}
+
+local DTYPES = {"float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "int8",
+  "bool"}
+local SHAPES = {{}, {0}, {3, 0}, {1}, {7}, {2, 3, 4}, {33, 65}, {41, 503}} -- the last two by slices
+local MOST_PENDING = 5
+local PLAIN = {
+  sum = function(a, b) return a + b end, avg = function(a, b) return a + b end,
+  product = function(a, b) return a * b end,
+  min = function(a, b) return a:minimum(b) end, max = function(a, b) return a:maximum(b) end,
+  band = function(a, b) return a:bitwise_and(b) end,
+  bor = function(a, b) return a:bitwise_or(b) end,
+}
+
+-- All ranks, and some of them.
+function mix.groups(world, r)
+  local all = {}
+  for i = 0, world.n - 1 do all[i + 1] = i end
+  local groups = {{ranks = all}}
+  for _ = 1, 3 do
+    local ranks = r:shuffle{table.unpack(all)}
+    for _ = 1, r:int(0, world.n - 1) do ranks[#ranks] = nil end
+    table.sort(ranks)
+    groups[#groups + 1] = {ranks = ranks, group = dist.new_group(ranks)}
+  end
+  for _, g in ipairs(groups) do
+    for i, rank in ipairs(g.ranks) do
+      if rank == world.rank then g.me = i end
+    end
+  end
+  return groups
+end
+
+local function equal(got, wanted, what)
+  if got.dtype == wanted.dtype and got:equal(wanted) then return end
+  error(("%s: got %s, wanted %s"):format(what, tostring(got), tostring(wanted)), 2)
+end
+
+-- The tensor of a rank: its sums have to be rounded in 16 bits, and to wrap in 8.
+local function made(id, of, dtype, shape)
+  local count = 1
+  for _, size in ipairs(shape) do count = count * size end
+  local x = ((dm.arange(count):to "float64" + id % 1009) * (of + 1.37) * 3.1):sin() * 90
+  if dtype == "bool" then x = x:gt(20 * of) elseif dtype == "uint8" then x = x:abs() end
+  return x:reshape(shape):to(dtype)
+end
+
+-- The same, in some calls as a view whose elements lie apart.
+local function laid_out(x, is_strided)
+  if is_strided then return dm.stack({x, x}, -1):select(-1, 1) end
+  return x:clone()
+end
+
+local function combined(op, list)
+  local dtype = list[1].dtype
+  local wide = (dtype == "float16" or dtype == "bfloat16") and "float32" or dtype
+  if dtype == "bool" then wide = "int64" end
+  local acc = list[1]:to(wide)
+  for i = 2, #list do acc = PLAIN[op](acc, list[i]:to(wide)) end
+  if op == "avg" then acc = acc / #list end
+  return acc:to(dtype)
+end
+
+-- What a call is given: id, dtype, shape, op, root; the same on all ranks.
+local function arguments(world, r, g)
+  local a = {id = r:int(0, 1 << 20), dtype = r:pick(DTYPES), shape = r:pick(SHAPES),
+    root = r:pick(g.ranks), is_strided = r:chance(0.3), async_op = r:chance(0.6), group = g.group,
+    ranks = g.ranks}
+  local is_float = a.dtype:find "float" ~= nil
+  a.op = r:pick(is_float and {"sum", "avg", "min", "max", "product"}
+    or {"sum", "min", "max", "product", "band", "bor"})
+  a.me, a.rank = g.me, world.rank
+  return a
+end
+
+-- The tensors of all ranks of the group.
+local function of_all(a)
+  local list = {}
+  for i, rank in ipairs(a.ranks) do list[i] = made(a.id, rank, a.dtype, a.shape) end
+  return list
+end
+
+local function same_list(got, list, what)
+  assert(#got == #list, what)
+  for i, x in ipairs(got) do equal(x, list[i], what) end
+end
+
+local function opts(a, more)
+  local o = {group = a.group, async_op = a.async_op}
+  for k, v in pairs(more or {}) do o[k] = v end
+  return o
+end
+
+-- Each calls a collective -> its result or a handle, and a function that checks the result.
+local CALLS = {}
+
+function CALLS.barrier(a) return dist.barrier(opts(a)), function() end end
+
+function CALLS.all_reduce(a)
+  local list = of_all(a)
+  local x = laid_out(list[a.me], a.is_strided)
+  return dist.all_reduce(x, opts(a, {op = a.op})), function()
+    equal(x, combined(a.op, list), "all_reduce " .. a.op)
+  end
+end
+
+function CALLS.broadcast(a)
+  local list = of_all(a)
+  local x = laid_out(list[a.me], a.is_strided)
+  return dist.broadcast(x, a.root, opts(a)), function()
+    equal(x, made(a.id, a.root, a.dtype, a.shape), "broadcast")
+  end
+end
+
+function CALLS.reduce(a)
+  local list = of_all(a)
+  local x = laid_out(list[a.me], a.is_strided)
+  return dist.reduce(x, a.root, opts(a, {op = a.op})), function()
+    equal(x, a.rank == a.root and combined(a.op, list) or list[a.me], "reduce " .. a.op)
+  end
+end
+
+function CALLS.all_gather(a)
+  local list = of_all(a)
+  return dist.all_gather(laid_out(list[a.me], a.is_strided), opts(a)), function(got)
+    same_list(got, list, "all_gather")
+  end
+end
+
+function CALLS.all_gather_into_tensor(a)
+  local list = of_all(a)
+  local out = laid_out(dm.stack(list):zeros_like(), a.is_strided)
+  return dist.all_gather_into_tensor(out, list[a.me], opts(a)), function()
+    equal(out, dm.stack(list), "all_gather_into_tensor")
+  end
+end
+
+-- Part i of a rank is the tensor of the i-th rank behind it.
+local function turned(a, list)
+  local sent = {}
+  for i = 1, #list do sent[i] = list[(a.me + i - 2) % #list + 1] end
+  return dm.stack(sent)
+end
+
+function CALLS.reduce_scatter_tensor(a)
+  local list = of_all(a)
+  local sent, out = {}, laid_out(list[a.me]:zeros_like(), a.is_strided)
+  for i = 1, #list do sent[i] = list[(i + a.me - 2) % #list + 1] end
+  return dist.reduce_scatter_tensor(out, turned(a, list), opts(a, {op = a.op})), function()
+    equal(out, combined(a.op, sent), "reduce_scatter " .. a.op)
+  end
+end
+
+function CALLS.gather(a)
+  local list = of_all(a)
+  return dist.gather(laid_out(list[a.me], a.is_strided), opts(a, {dst = a.root})), function(got)
+    assert((got ~= nil) == (a.rank == a.root), "gather")
+    if got then same_list(got, list, "gather") end
+  end
+end
+
+function CALLS.scatter(a)
+  local list = of_all(a)
+  local out = laid_out(list[a.me]:zeros_like(), a.is_strided)
+  local given = a.rank == a.root and list or nil
+  return dist.scatter(out, given, opts(a, {src = a.root})), function()
+    equal(out, list[a.me], "scatter")
+  end
+end
+
+function CALLS.all_to_all_single(a)
+  local list = of_all(a)
+  local given = turned(a, list)
+  local out = given:zeros_like()
+  return dist.all_to_all_single(out, given, opts(a)), function()
+    equal(out, turned(a, list), "all_to_all_single")
+  end
+end
+
+local NAMES = {}
+for name in pairs(CALLS) do NAMES[#NAMES + 1] = name end
+table.sort(NAMES)
+
+-- What is under way: {handle =, check =}.
+local function finish(pending, own, most)
+  while #pending > most do
+    local p = table.remove(pending, own:int(1, #pending))
+    p.check(p.handle:wait())
+  end
+end
+
+local function collective(r, a, pending)
+  local got, check = CALLS[r:pick(NAMES)](a)
+  if a.async_op then pending[#pending + 1] = {handle = got, check = check}
+  else check(got) end
+end
+
+-- One rank of the group calls something else: all raise, and nothing is written.
+local function mismatch(r, a)
+  local odd, way = r:pick(a.ranks), r:pick{"shape", "dtype", "op", "name", "root"}
+  local x = made(a.id, a.rank, a.dtype, a.shape)
+  local is_odd = a.rank == odd
+  if is_odd and way == "shape" then x = x:unsqueeze(1) end
+  if is_odd and way == "dtype" then x = x:to(a.dtype == "float32" and "float64" or "float32") end
+  local given = x:clone()
+  local o = {group = a.group, async_op = a.async_op}
+  local ok, why = pcall(function()
+    local h
+    if way == "root" then
+      h = dist.broadcast(given, is_odd and a.ranks[1] or a.ranks[2], o)
+    elseif way == "name" and is_odd then
+      h = dist.barrier(o)
+    else
+      o.op = way == "op" and is_odd and "max" or "min"
+      h = dist.all_reduce(given, o)
+    end
+    if a.async_op then h:wait() end
+  end)
+  assert(not ok, "no error of a call that differs by " .. way)
+  local words = ("ranks do not agree: rank %d gives "):format(a.ranks[1])
+  assert(tostring(why):find(words, 1, true), why)
+  assert(select(2, tostring(why):gsub("rank %d gives", "")) == 2 or odd == a.ranks[1], why)
+  equal(given, x, "the tensor of a call that differs")
+end
+
+-- A message between two ranks of the group, and what else may be under way.
+local function message(r, a, pending)
+  local list = r:shuffle{table.unpack(a.ranks)}
+  local from, to, fits = list[1], list[2], r:chance(0.8)
+  local x = made(a.id, from, a.dtype, a.shape)
+  if a.rank == from then
+    local h = dist.isend(x, to, {group = a.group})
+    pending[#pending + 1] = {handle = h, check = function() end}
+  elseif a.rank == to then
+    local y = laid_out(x:zeros_like(), a.is_strided)
+    if not fits then y = y:unsqueeze(1) end
+    local ok, why = pcall(dist.recv, y, from, {group = a.group})
+    assert(ok == fits, why)
+    if fits then equal(y, x, "recv")
+    else assert(why:find(("recv: rank %d sends "):format(from), 1, true), why) end
+  end
+end
+
+local function no_group(world)
+  local ok, why = pcall(dist.new_group, {world.rank})
+  assert(not ok and why:find("new_group: ranks do not agree: rank 0 gives new_group {0}", 1, true),
+    why)
+end
+
+-- Some collectives and messages in a row.
+function mix.collectives(world, r)
+  local pending, own = {}, random(r:bits() ~ world.rank)
+  for _ = 1, r:int(3, 14) do
+    local g = r:pick(world.groups)
+    local a, what, name_seed = arguments(world, r, g), r:int(1, 20), r:bits()
+    local s = random(name_seed)
+    if what == 1 then
+      finish(pending, own, 0)
+      no_group(world)
+    elseif not g.me then
+      finish(pending, own, own:int(0, MOST_PENDING))
+    elseif what <= 4 and #g.ranks > 1 then
+      mismatch(s, a)
+    elseif what <= 7 and #g.ranks > 1 then
+      message(s, a, pending)
+    else
+      collective(s, a, pending)
+    end
+    finish(pending, own, own:int(0, MOST_PENDING))
+  end
+  finish(pending, own, 0)
+end
+
+return mix
