@@ -63,8 +63,8 @@ local function is_told(text, code, faulty, hangs)
 end
 
 -- Lets each `step`-th call of one rank of two fail, from number `from` on, and the last one -> how
--- many calls failed, and a list of what went wrong. o: {rank =, mode = "raises" or "goes on", keeps =
--- "keeps" or nil}.
+-- many calls failed, and a list of what went wrong. o: {rank =, mode = "raises" or "goes on",
+-- keeps = "keeps" or nil}.
 function walks.faults(folder, from, step, o, more)
   local failures, walked = {}, 0
   local function run(at)
