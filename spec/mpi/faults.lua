@@ -1,12 +1,15 @@
 -- A program for ranks of which one has a call of MPI that fails; standin.lua runs it. The argument:
 -- "raises": an error ends the script; "goes on": each call's error is noted, and the next call
--- made. It returns the errors, or "well".
+-- made; "memory N": as "raises", and rank 1's N-th request for memory after init_process_group
+-- fails. It returns the errors, or "well" and rank 1's requests for memory.
 
 local dm = require "demilune"
+local hooks = require("demilune.core")._test
 local nn, dist = dm.nn, dm.distributed
 local DDP = nn.parallel.DistributedDataParallel
 
 local goes_on = ... == "goes on"
+local refused = tonumber((...):match "memory (%d+)")
 local errors = {}
 
 local function try(f, ...)
@@ -18,6 +21,7 @@ end
 
 try(dist.init_process_group, {timeout = 3})
 local rank = standin.rank
+if rank == 1 then hooks.alloc_fail_at(refused or 0) end
 
 local CALLS = {
   function() dist.new_group{0} end,
@@ -55,4 +59,5 @@ for i, call in ipairs(CALLS) do
 end
 standin.progress "end"
 try(dist.destroy_process_group)
-return #errors == 0 and "well" or table.concat(errors, "; ")
+local well = ("well, %d requests for memory"):format(hooks.alloc_requests())
+return #errors == 0 and well or table.concat(errors, "; ")

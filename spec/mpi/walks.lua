@@ -6,7 +6,8 @@ local standin = require "spec.mpi.standin"
 local walks = {}
 
 local PER_WORLD = 25 -- programs
-local HUGE = 1 << 30 -- no call has that number
+local HUGE = 1 << 30 -- no call, and no request for memory, has that number
+local LAST = 3       -- requests for memory by which a rank leaves
 
 local SUSPECT = {"Sanitizer", "runtime error:"}
 
@@ -84,6 +85,54 @@ function walks.faults(folder, from, step, o, more)
         o.mode, code, text)
     end
   end
+  return walked, failures
+end
+
+-- The ends of what a rank raises that waits for one that never comes.
+local ABSENCES = {"has waited for", "has left after", "a fault of its own", "has failed"}
+
+-- Runs so many worlds of three ranks in which one rank does something else than the others -> how
+-- many, and a list of what went wrong: each rank has to raise, and to end.
+function walks.absences(folder, count, more)
+  local failures = {}
+  for seed = 1, count do
+    local text, code = standin.run(folder, join({ranks = 3, seed = seed, deadline = 60,
+      script = "absent", argument = tostring(seed)}, more or {}))
+    local told = 0
+    for line in text:gmatch "rank %d ends: ([^\n]*)" do
+      for _, words in ipairs(ABSENCES) do
+        if line:find(words, 1, true) then
+          told = told + 1
+          break
+        end
+      end
+      if line:find("^has left %[") then told = told + 1 end
+    end
+    if code ~= 0 or told ~= 3 or not is_clean(text) then
+      failures[#failures + 1] = ("seed %d: exit code %d\n%s"):format(seed, code, text)
+    end
+  end
+  return count, failures
+end
+
+-- Refuses each `step`-th of rank 1's requests for memory, and the last ones, by which it leaves ->
+-- how many, and a list of what went wrong: it has to raise, or to go on without, and nobody hangs.
+function walks.memory(folder, from, step, more)
+  local failures, walked = {}, 0
+  local function run(at)
+    local text, code = standin.run(folder, join({ranks = 2, seed = 1, deadline = 60,
+      script = "faults", argument = "memory " .. at}, more or {}))
+    local own = text:match "rank 1 (%l+s: .-calls)" or ""
+    local is_fine = own:find "^ends: well," or own:find "out of memory" or own:find "no memory"
+    if code ~= 0 or not is_fine or not is_clean(text) then
+      failures[#failures + 1] = ("request %d: exit code %d\n%s"):format(at, code, text)
+    end
+    walked = walked + 1
+    return tonumber(own:match "well, (%d+) requests")
+  end
+  local requests = run(HUGE)
+  for at = from, requests - LAST, step do run(at) end
+  for at = math.max(requests - LAST + 1, 1), requests do run(at) end
   return walked, failures
 end
 

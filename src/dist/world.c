@@ -181,9 +181,11 @@ static void describe(dm_Notice *notice, dm_NoticeKind kind) {
 
 static void break_world(const char *text);
 
-/* Sends a notice; without memory for one it is not sent, and its reader goes on without it. */
+/* Sends a notice; without memory for one it is not sent, and its reader goes on without it, but
+   for a goodbye, for which all wait. */
 static void send_notice(dm_NoticeKind kind, int to) {
   Sent *s = dm_alloc_zero(sizeof *s);
+  if (!s && kind == DM_NOTICE_GOODBYE) break_world("out of memory to say goodbye");
   if (!s) return;
   describe(&s->notice, kind);
   const dm_Transport *t = world.transport;
