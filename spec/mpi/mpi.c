@@ -101,7 +101,7 @@ static bool keeps[STANDIN_MAX], has_begun[STANDIN_MAX], has_ended[STANDIN_MAX];
 static pthread_t thread_of[STANDIN_MAX];
 static char breaches[STANDIN_TEXT];
 
-/* ---- what the tests set and read ---- */
+/* ---- settings and counts ---- */
 
 int standin_me(void) {
   static __thread int me = -1;

@@ -79,7 +79,7 @@ int MPI_Test(MPI_Request *r, int *done, MPI_Status *status);
 int MPI_Wait(MPI_Request *r, MPI_Status *status);
 int MPI_Cancel(MPI_Request *r);
 
-/* ---- what the tests set and read ---- */
+/* ---- settings and counts ---- */
 
 enum { STANDIN_MAX = 8, STANDIN_TEXT = 400 };
 
