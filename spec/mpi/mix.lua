@@ -68,11 +68,11 @@ local function combined(op, list)
   return acc:to(dtype)
 end
 
--- What a call is given: id, dtype, shape, op, root; the same on all ranks.
+-- What a call is given, the same on all ranks. is_shared: input and output share memory.
 local function arguments(world, r, g)
   local a = {id = r:int(0, 1 << 20), dtype = r:pick(DTYPES), shape = r:pick(SHAPES),
-    root = r:pick(g.ranks), is_strided = r:chance(0.3), async_op = r:chance(0.6), group = g.group,
-    ranks = g.ranks}
+    root = r:pick(g.ranks), is_strided = r:chance(0.3), is_shared = r:chance(0.2),
+    async_op = r:chance(0.6), group = g.group, ranks = g.ranks}
   local is_float = a.dtype:find "float" ~= nil
   a.op = r:pick(is_float and {"sum", "avg", "min", "max", "product"}
     or {"sum", "min", "max", "product", "band", "bor"})
@@ -137,7 +137,9 @@ end
 function CALLS.all_gather_into_tensor(a)
   local list = of_all(a)
   local out = laid_out(dm.stack(list):zeros_like(), a.is_strided)
-  return dist.all_gather_into_tensor(out, list[a.me], opts(a)), function()
+  local x = list[a.me]
+  if a.is_shared then x = out:select(1, a.me):copy_(x) end -- in its own part of the output
+  return dist.all_gather_into_tensor(out, x, opts(a)), function()
     equal(out, dm.stack(list), "all_gather_into_tensor")
   end
 end
@@ -151,9 +153,11 @@ end
 
 function CALLS.reduce_scatter_tensor(a)
   local list = of_all(a)
-  local sent, out = {}, laid_out(list[a.me]:zeros_like(), a.is_strided)
+  local sent, given = {}, turned(a, list)
+  local out = laid_out(list[a.me]:zeros_like(), a.is_strided)
+  if a.is_shared then out = given:select(1, a.me) end
   for i = 1, #list do sent[i] = list[(i + a.me - 2) % #list + 1] end
-  return dist.reduce_scatter_tensor(out, turned(a, list), opts(a, {op = a.op})), function()
+  return dist.reduce_scatter_tensor(out, given, opts(a, {op = a.op})), function()
     equal(out, combined(a.op, sent), "reduce_scatter " .. a.op)
   end
 end
@@ -178,7 +182,7 @@ end
 function CALLS.all_to_all_single(a)
   local list = of_all(a)
   local given = turned(a, list)
-  local out = given:zeros_like()
+  local out = a.is_shared and given or given:zeros_like()
   return dist.all_to_all_single(out, given, opts(a)), function()
     equal(out, turned(a, list), "all_to_all_single")
   end
