@@ -40,7 +40,7 @@ end
 function standin.run(folder, o)
   local fault = o.fault and ("%d %d %s"):format(o.fault.rank, o.fault.at, o.fault.keeps or "") or ""
   local variables = ("GLIBC_TUNABLES=glibc.rtld.optional_static_tls=%d DEMILUNE_CUDA=0 "
-    .. "OMPI_COMM_WORLD_SIZE=%d OMP_NUM_THREADS=1"):format(STATIC_TLS, o.ranks)
+    .. "DEMILUNE_MPI= OMPI_COMM_WORLD_SIZE=%d OMP_NUM_THREADS=1"):format(STATIC_TLS, o.ranks)
   return launch.run(("%s %s timeout -s KILL %d %s lua5.4 %shost.lua %s %d %d %s '%s' %d %s")
     :format(launch.paths(), variables, o.deadline + 10, o.before or "", SPEC, folder, o.ranks,
       o.seed, o.script, o.argument or "", o.deadline, fault))
