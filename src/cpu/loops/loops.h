@@ -133,6 +133,8 @@ typedef struct dm_Loops {
   /* Dropout: word i of w as a uniform number below p drops x[i]; else x[i] keep. */
   void (*drop)(const uint32_t *w, const float *x, int64_t n, float p, float keep, float *y);
   void (*philox_words)(dm_Generator g, uint64_t counter, int64_t n, uint32_t *out);
+  /* Normal numbers of n words, n even; the same bits in all tables (base/normal.h). */
+  void (*normal)(const uint32_t *w, int64_t n, float *v);
   /* v rounded stochastically; see dm_round_stochastic. */
   void (*round_stochastic)(dm_DType to, const uint32_t *w, int64_t n, float *v);
   dm_ReduceF32 *reduce32[DM_N_REDUCE];

@@ -63,7 +63,7 @@ static void uniform2(const uint32_t *w, int64_t n_words, double *v) {
 
 /* Box & Muller take words in pairs: elements 2 i and 2 i + 1 share two words. */
 static void normal4(const uint32_t *w, int64_t n_words, float *v) {
-  for (int64_t i = 0; i < n_words; i += 2) dm_normal_f32(w[i], w[i + 1], &v[i], &v[i + 1]);
+  dm_loops()->normal(w, n_words, v);
 }
 static void normal2(const uint32_t *w, int64_t n_words, double *v) {
   uniform2(w, n_words, v);

@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include "base/normal.h"
 #include "engine/op.h"
 
 /* The current generator, before the draw; it moves on by the counters that n elements use. */
@@ -32,20 +33,8 @@ dm_Tensor *dm_x_dropout(dm_X *x, double p, dm_Tensor *t);
 /* The factor of the elements that dropout keeps. */
 static inline double dm_drop_scale(double p) { return p < 1 ? 1 / (1 - p) : 0; }
 
-/* Box & Muller 1958: two uniform numbers give two normal ones. 1 - u is never 0. */
-static inline DM_HD void dm_normal_f32(uint32_t w0, uint32_t w1, float *v0, float *v1) {
-  const float r = sqrtf(-2 * logf(1 - dm_uniform_f32(w0)));
-#ifdef __CUDA_ARCH__ /* sinf may use float64 there; the results are equal up to rounding */
-  sincospif(2 * dm_uniform_f32(w1), v1, v0);
-  *v0 *= r;
-  *v1 *= r;
-#else
-  const float angle = 6.28318530717958648f * dm_uniform_f32(w1); /* 2 pi u */
-  *v0 = r * cosf(angle);
-  *v1 = r * sinf(angle);
-#endif
-}
-/* The same in float64: replaces the uniform u0, u1. */
+/* Box & Muller 1958 in float64 (base/normal.h has float32): replaces the uniform u0, u1 by two
+   normal numbers. 1 - u is never 0. */
 static inline DM_HD void dm_normal_f64(double *u0, double *u1) {
   const double r = sqrt(-2 * log(1 - *u0)), angle = 6.28318530717958648 * *u1;
   *u0 = r * cos(angle);
