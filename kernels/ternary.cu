@@ -52,6 +52,10 @@ DM_CUDA_KERNEL(clamp_backward_cuda) {
   const dm_ClampAttr *a = DM_ATTR(dm_ClampAttr, c);
   return run<clamp_backward_triple, 2>(c->out[0], c->in, dm_clamp_low(a), dm_clamp_high(a));
 }
+DM_CUDA_KERNEL(nan_to_number_cuda) {
+  const double nan = DM_ATTR(dm_NanToNumberAttr, c)->nan;
+  return run<nan_to_number_triple, 3>(c->out[0], c->in, nan, 0);
+}
 DM_CUDA_KERNEL(lerp_cuda) { return run<lerp_triple, 3>(c->out[0], c->in, 0, 0); }
 DM_CUDA_KERNEL(addcmul_cuda) {
   return run<addcmul_triple, 3>(c->out[0], c->in, DM_ATTR(dm_ValueAttr, c)->value, 0);

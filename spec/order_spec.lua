@@ -3,6 +3,8 @@
 
 local dm = require "demilune"
 
+local NAN = 0 / 0
+
 local function refuses(words, op, ...)
   local ok, message = pcall(dm[op], ...)
   assert.is_false(ok, op .. " took what it cannot take")
@@ -67,5 +69,53 @@ describe("other arrangements", function()
     refuses("dim 2 of shape {2, 3} and dim 1", "tensordot", x, x, {dims = 1})
     refuses("dims_self names 1 dims", "tensordot", x, x, {dims_self = {1}})
     refuses("given twice", "tensordot", x, x, {dims_self = {1, 1}, dims_other = {1, 2}})
+  end)
+end)
+
+describe("running extremes", function()
+  -- The definition: NaN counts as best, and of equals the last is taken.
+  local function defined(v, better)
+    local values, at = {}, {}
+    for i = 1, #v do
+      local best = values[i - 1]
+      local stays = i > 1 and v[i] == v[i] and (best ~= best or better(best, v[i]))
+      values[i], at[i] = stays and best or v[i], stays and at[i - 1] or i
+    end
+    return values, at
+  end
+
+  local WAYS = {cummax = function(a, b) return a > b end, cummin = function(a, b) return a < b end}
+  local function shown(v)
+    local words = {}
+    for i = 1, #v do words[i] = v[i] ~= v[i] and "nan" or ("%g"):format(v[i]) end
+    return table.concat(words, " ")
+  end
+
+  it("are those of the definition, along rows and columns", function()
+    dm.manual_seed(8)
+    for _, dtype in ipairs{"float32", "float64", "bfloat16", "int64", "uint8"} do
+      for _, shape in ipairs{{2, 300}, {300, 2}, {40, 19}, {2, 1031}, {1, 1}} do
+        local x = dm.randint(1, 60, shape):to(dtype)
+        if dtype == "float32" and x:numel() > 1 then x[1][2] = NAN end
+        for op, better in pairs(WAYS) do
+          for dim = 1, 2 do
+            local values, at = dm[op](x, dim)
+            for i = 1, shape[3 - dim] do
+              local want, where = defined(x:select(3 - dim, i):totable(), better)
+              local what = ("%s %s of %d x %d, dim %d"):format(op, dtype, shape[1], shape[2], dim)
+              assert.equal(shown(want), shown(values:select(3 - dim, i):totable()), what)
+              assert.same(where, at:select(3 - dim, i):totable(), what)
+            end
+          end
+        end
+      end
+    end
+  end)
+
+  it("send the gradient to the elements that were taken", function()
+    local x = dm.tensor({{1.0, 3, 3, 2}, {4, 0, 5, 5}}, {requires_grad = true})
+    local y = dm.cummax(x, 2)
+    y:backward{gradient = dm.tensor{{1, 10, 100, 1000}, {1, 10, 100, 1000}}}
+    assert.same({{1, 10, 1100, 0}, {11, 0, 100, 1000}}, x.grad:totable())
   end)
 end)

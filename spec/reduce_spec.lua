@@ -227,3 +227,38 @@ describe("running products", function()
     end
   end)
 end)
+
+describe("sums to many outputs", function()
+  -- Whole numbers, whose sums are exact, so that every way to add them gives the same.
+  it("are exact for whole numbers, of few rows and of many", function()
+    dm.manual_seed(3)
+    for _, dtype in ipairs{"float32", "float64", "bfloat16", "int32"} do
+      for _, rows in ipairs{1, 2, 63, 64, 65, 130} do
+        for _, columns in ipairs{5, 1024, 2100} do
+          local x = dm.randint(-1, 1, {rows, columns})
+          local want = x:to("float64"):t():contiguous():sum(2)
+          local got = x:to(dtype):sum(1)
+          local what = ("%s, %d rows, %d columns"):format(dtype, rows, columns)
+          assert.is_true(dm.equal(want, got:to("float64")), what)
+          assert.is_true(dm.equal(want, x:to(dtype):t():sum(2):to("float64")), what)
+          local top = x:to(dtype):amax(1):to("float64")
+          assert.is_true(dm.equal(x:to("float64"):t():contiguous():amax(2), top), what)
+        end
+      end
+    end
+  end)
+end)
+
+describe("numbers for NaN", function()
+  it("have no gradient, and in nansum infinities have one", function()
+    local x = dm.tensor({1, NAN, INF, -INF, 2}, {requires_grad = true})
+    assert.equal(INF, dm.nansum(x:slice(1, 1, 3)):item())
+    dm.nansum(x):backward()
+    assert.same({1, 0, 1, 1, 1}, x.grad:totable())
+    x.grad = nil
+    local y = dm.nan_to_num(x, 7, 8, -9)
+    assert.same({1, 7, 8, -9, 2}, y:totable())
+    y:backward{gradient = dm.tensor{1, INF, INF, 4, 5}}
+    assert.same({1, 0, 0, 0, 5}, x.grad:totable())
+  end)
+end)

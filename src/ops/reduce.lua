@@ -264,6 +264,16 @@ op.composed "cummin" {
   doc = "the smallest so far along a dim, and where it stands last",
 }
 
+op.kernel "running_extreme" {
+  tensors = "x",
+  options = {"dim:dim", "least:bool=0"},
+  outputs = 2,
+  cuda = false,
+  saves = "O1",
+  flags = "hidden",
+  doc = "cummax or cummin on the CPU",
+}
+
 op.kernel "sort" {
   tensors = "x",
   options = {"dim:dim=-1", "descending:bool=0", "stable:bool=0"},

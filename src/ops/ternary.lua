@@ -31,6 +31,15 @@ op.kernel "clamp_backward" {
   doc = "gy where x lies between min and max, else 0",
 }
 
+op.kernel "nan_to_number" {
+  tensors = "x, posinf#, neginf#",
+  options = {"nan:num=0", "replaced:bool=1"},
+  saves = "I0",
+  flags = "hidden pointwise layout",
+  doc = "x with numbers for NaN and the infinities, which have a gradient where they are not "
+    .. "replaced",
+}
+
 op.kernel "lerp" {
   tensors = "x, end, weight#",
   saves = "I0 I1 I2",

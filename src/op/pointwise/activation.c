@@ -35,7 +35,7 @@ dm_status frac_compose(dm_Call *c, dm_X *x) {
   return give(c, x, x_sub(x, c->in[0], x_unary(x, DM_OP_trunc, c->in[0])));
 }
 
-/* Three choices, each of which passes the gradient where x itself is kept. */
+/* One pass; integers have no such numbers. */
 dm_status nan_to_num_compose(dm_Call *c, dm_X *x) {
   const dm_NanToNumAttr *a = DM_ATTR(dm_NanToNumAttr, c);
   dm_Tensor *t = c->in[0];
@@ -43,9 +43,8 @@ dm_status nan_to_num_compose(dm_Call *c, dm_X *x) {
   if (!dm_is_float((dm_DType)t->dtype)) return give(c, x, x_unary(x, DM_OP_clone, t));
   dm_Tensor *pos = dm_x_number(x, a->posinf.set ? a->posinf.v : top);
   dm_Tensor *neg = dm_x_number(x, a->neginf.set ? a->neginf.v : -top);
-  dm_Tensor *y = x_where(x, x_unary(x, DM_OP_isnan, t), dm_x_number(x, a->nan), t);
-  y = x_where(x, x_test(x, DM_OP_eq, t, (double)INFINITY), pos, y);
-  return give(c, x, x_where(x, x_test(x, DM_OP_eq, t, (double)-INFINITY), neg, y));
+  const dm_NanToNumberAttr how = {a->nan, true};
+  return give(c, x, dm_x(x, DM_OP_nan_to_number, &how, 3, t, pos, neg));
 }
 
 /* An infinity is close to itself alone. */

@@ -104,6 +104,26 @@ void clamp_backward_grad(dm_Grad *g) {
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_clamp_backward, g->attr, 2, g->gy[0], g->in[1]);
 }
 
+/* ---- numbers for NaN and the infinities ---- */
+
+/* x's shape; the numbers for the infinities have one element each. */
+dm_status nan_to_number_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+dm_status nan_to_number_cpu(dm_Call *c) {
+  return run(c->out[0], 3, c->in, DM_TRIPLE_nan_to_number, DM_ATTR(dm_NanToNumberAttr, c)->nan,
+             0);
+}
+
+/* gy where x was kept, and 0 where it was replaced, even where gy is infinite. */
+void nan_to_number_grad(dm_Grad *g) {
+  dm_Tensor *zero = dm_x_number(g->x, 0), *v = g->in[0], *gy = g->gy[0];
+  if (DM_ATTR(dm_NanToNumberAttr, g)->replaced)
+    g->gx[0] = x_where(g->x, x_unary(g->x, DM_OP_isfinite, v), gy, zero);
+  else g->gx[0] = x_where(g->x, x_unary(g->x, DM_OP_isnan, v), zero, gy);
+}
+
 /* ---- lerp ---- */
 
 /* The promoted dtype, which must be a float, and the broadcast shape. */

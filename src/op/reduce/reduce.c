@@ -95,8 +95,11 @@ static double mean_value(const dm_Acc *s, double param, int64_t n) {
   return s->a / (double)n;
 }
 
-static const dm_Reduction sum_reduction = {
-    .loop = DM_REDUCE_SUM, .i64 = sum_i64, .merge = sum_merge, .value = sum_value};
+static const dm_Reduction sum_reduction = {.loop = DM_REDUCE_SUM,
+                                           .i64 = sum_i64,
+                                           .merge = sum_merge,
+                                           .value = sum_value,
+                                           .plain = true};
 static const dm_Reduction mean_reduction = {
     .loop = DM_REDUCE_SUM, .merge = sum_merge, .value = mean_value};
 

@@ -25,6 +25,7 @@ typedef struct dm_Reduction {
   dm_ReduceI64 *i64; /* integers and bool; NULL: not defined for them */
   void (*merge)(dm_Acc *s, const dm_Acc *later);
   double (*value)(const dm_Acc *s, double param, int64_t n); /* NULL: the value is s->i */
+  bool plain; /* a sum of floats, whose value is s->a as it is */
 } dm_Reduction;
 
 /* The number that var and std take from n; 0 where unbiased is switched off. */

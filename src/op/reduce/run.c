@@ -7,7 +7,7 @@
 
    Determinism: the blocks and the chunks depend on shape and strides alone. Threads
    take whole chunks, every chunk has its own dm_Acc, and finish() merges them in
-   order. */
+   order. Where each output is one chunk, the thread that has reduced it finishes it. */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -39,7 +39,9 @@ typedef struct Job {
   dm_ReduceI64 *i64;
   dm_ReduceColumnsF32 *columns; /* NULL: tiles are gathered and joined column by column */
   double param;
-  dm_Acc *acc; /* (n_out, n_chunk) */
+  dm_Acc *acc; /* (n_out, n_chunk); NULL where n_chunk is 1: a unit finishes its outputs */
+  dm_Tensor *const *out;
+  int base;
   /* Most of the bytes, which are written by dims_into as far as they are read. */
   dm_Iter red;  /* reduced dims of x; data points to its first element */
   dm_Iter kept; /* kept dims of x; data as in red */
@@ -180,17 +182,62 @@ static void tile_columns(void *ctx, char *const *ptr, const int64_t *stride, int
   }
 }
 
-/* Thread body of the traversal by rows: unit u is one chunk of one output. */
+/* Merges the chunks of outputs first .. first + n - 1, whose states are at acc, in order and
+   stores values and indices. */
+static void finish(const Job *j, dm_Acc *acc, int64_t first, int64_t n) {
+  dm_Tensor *const *out = j->out;
+  char *value = out[0] ? dm_tensor_data(out[0]) : NULL;
+  int64_t *index = out[1] ? dm_tensor_data(out[1]) : NULL;
+  const dm_DType to = out[0] ? (dm_DType)out[0]->dtype : DM_I64;
+  const int64_t size = dm_dtype_size(to);
+  const bool real = j->reduction->value && j->compute != DM_I64;
+  for (int64_t at = 0, m; at < n; at += m) {
+    double v[TILE];
+    m = dm_min_i64(TILE, n - at);
+    for (int64_t i = 0; i < m; i++) {
+      dm_Acc *s = acc + (at + i) * j->n_chunk;
+      for (int64_t k = 1; k < j->n_chunk; k++) j->reduction->merge(s, s + k);
+      if (index) index[first + at + i] = s->k + j->base;
+      if (real) v[i] = j->reduction->value(s, j->param, j->n_red);
+      else if (value) dm_store_i64(to, value + (first + at + i) * size, 1, 1, &s->i);
+    }
+    if (real && value) dm_store_f64(to, value + (first + at) * size, 1, m, v);
+  }
+}
+
+/* Sums of at most ROWS rows are the running floats themselves: stores a tile's, of which output
+   o is the first. False: nothing is done. */
+static bool store_columns(const Pass *w, int64_t o) {
+  const Job *j = w->j;
+  if (!j->columns || !j->reduction->plain || j->acc || j->n_red >= ROWS) return false;
+  const dm_DType to = (dm_DType)j->out[0]->dtype;
+  dm_store_f32(to, (char *)dm_tensor_data(j->out[0]) + o * dm_dtype_size(to), 1, w->cols,
+               w->buf);
+  return true;
+}
+
+/* Unit u of the traversal by rows: one chunk of one output. */
+static void row_unit(const Job *j, int64_t u, dm_Iter *it, dm_Acc *acc) {
+  dm_RunFn *run = j->compute == DM_F32 ? row_f32 : j->compute == DM_F64 ? row_f64 : row_i64;
+  const int64_t lo = u % j->n_chunk * j->chunk;
+  Pass w = {.j = j, .acc = acc, .at = lo};
+  it->data[0] = first_of(j, u / j->n_chunk);
+  if (it->ndim == 1 && j->n_chunk == 1) run(&w, it->data, it->stride[0], j->n_red);
+  else dm_iter_range(it, lo, dm_min_i64(lo + j->chunk, j->n_red), run, &w);
+}
+/* Thread body of the traversal by rows. */
 static void by_rows(void *ctx, int64_t begin, int64_t end) {
   const Job *j = ctx;
-  dm_RunFn *run = j->compute == DM_F32 ? row_f32 : j->compute == DM_F64 ? row_f64 : row_i64;
+  dm_Acc local[TILE];
   dm_Iter it = j->red;
-  for (int64_t u = begin; u < end; u++) {
-    const int64_t lo = u % j->n_chunk * j->chunk;
-    Pass w = {.j = j, .acc = j->acc + u, .at = lo};
-    it.data[0] = first_of(j, u / j->n_chunk);
-    if (it.ndim == 1 && j->n_chunk == 1) run(&w, it.data, it.stride[0], j->n_red);
-    else dm_iter_range(&it, lo, dm_min_i64(lo + j->chunk, j->n_red), run, &w);
+  for (int64_t u = begin, m; u < end; u += m) {
+    dm_Acc *const acc = j->acc ? j->acc + u : local;
+    m = dm_min_i64(TILE, end - u);
+    for (int64_t i = 0; i < m; i++) {
+      acc[i] = j->reduction->start;
+      row_unit(j, u + i, &it, acc + i);
+    }
+    if (!j->acc) finish(j, local, u, m);
   }
 }
 
@@ -206,42 +253,26 @@ static void by_tiles(void *ctx, int64_t begin, int64_t end) {
                   : j->compute == DM_F32 ? tile_f32
                   : j->compute == DM_F64 ? tile_f64
                                          : tile_i64;
+  dm_Acc local[BROAD];
   dm_Iter it = j->red;
   for (int64_t u = begin; u < end; u++) {
     const int64_t chunk = u % j->n_chunk, tile = u / j->n_chunk;
     const int64_t col = tile % j->n_tile * j->tile, o = tile / j->n_tile * j->width + col;
     const int64_t lo = chunk * j->chunk;
-    Pass w = {.j = j, .acc = j->acc + o * j->n_chunk + chunk, .at = lo, .buf = &buf};
+    Pass w = {.j = j, .acc = local, .at = lo, .buf = &buf};
+    if (j->acc) w.acc = j->acc + o * j->n_chunk + chunk;
     w.cols = dm_min_i64(j->tile, j->width - col);
+    for (int64_t k = 0; k < w.cols; k++) w.acc[k * j->n_chunk] = j->reduction->start;
     for (int64_t k = 0; j->columns && k < w.cols; k++)
       buf.f32[k] = (float)j->reduction->start.a;
     it.data[0] = first_of(j, o);
     dm_iter_range(&it, lo, dm_min_i64(lo + j->chunk, j->n_red), run, &w);
+    if (store_columns(&w, o)) continue;
     if (j->columns) flush_columns(&w);
     else if (j->compute == DM_F32) flush_f32(&w);
     else if (j->compute == DM_F64) flush_f64(&w);
     else flush_i64(&w);
-  }
-}
-
-/* Merges the chunks of every output in order and stores values and indices. */
-static void finish(const Job *j, dm_Tensor *const *out, int base) {
-  char *value = out[0] ? dm_tensor_data(out[0]) : NULL;
-  int64_t *index = out[1] ? dm_tensor_data(out[1]) : NULL;
-  const dm_DType to = out[0] ? (dm_DType)out[0]->dtype : DM_I64;
-  const int64_t size = dm_dtype_size(to);
-  const bool real = j->reduction->value && j->compute != DM_I64;
-  for (int64_t at = 0, m; at < j->n_out; at += m) {
-    double v[TILE];
-    m = dm_min_i64(TILE, j->n_out - at);
-    for (int64_t i = 0; i < m; i++) {
-      dm_Acc *s = j->acc + (at + i) * j->n_chunk;
-      for (int64_t k = 1; k < j->n_chunk; k++) j->reduction->merge(s, s + k);
-      if (index) index[at + i] = s->k + base;
-      if (real) v[i] = j->reduction->value(s, j->param, j->n_red);
-      else if (value) dm_store_i64(to, value + (at + i) * size, 1, 1, &s->i);
-    }
-    if (real && value) dm_store_f64(to, value + at * size, 1, m, v);
+    if (!j->acc) finish(j, local, o, w.cols);
   }
 }
 
@@ -272,6 +303,8 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   j.compute = compute;
   j.reduction = reduction;
   j.param = param;
+  j.out = out;
+  j.base = base;
   const dm_Loops *loops = dm_loops();
   j.f32 = reduction->loop ? loops->reduce32[reduction->loop] : reduction->f32;
   j.f64 = reduction->loop ? loops->reduce64[reduction->loop] : reduction->f64;
@@ -290,10 +323,13 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   j.n_chunk = dm_max_i64(1, (j.n_red + j.chunk - 1) / j.chunk);
   dm_Acc local[64];
   const int64_t n_acc = j.n_out * j.n_chunk;
-  j.acc = n_acc <= DM_COUNT(local) ? local
-                                   : dm_scratch(DM_SCRATCH_JOB, n_acc * (int64_t)sizeof *j.acc);
-  if (!j.acc) return dm_fail(DM_EMEM, "reduction: out of memory");
-  for (int64_t i = 0; i < n_acc; i++) j.acc[i] = reduction->start;
+  if (j.n_chunk > 1 || j.n_red == 0) {
+    j.acc = n_acc <= DM_COUNT(local)
+                ? local
+                : dm_scratch(DM_SCRATCH_JOB, n_acc * (int64_t)sizeof *j.acc);
+    if (!j.acc) return dm_fail(DM_EMEM, "reduction: out of memory");
+  }
+  for (int64_t i = 0; j.n_red == 0 && i < n_acc; i++) j.acc[i] = reduction->start;
   if (j.n_red > 0) {
     const int64_t rows = j.n_tile ? j.n_out / j.width * j.n_tile : j.n_out;
     const int64_t cost =
@@ -301,7 +337,7 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
     dm_parallel_for(rows * j.n_chunk, dm_max_i64(1, DM_POINT_GRAIN / cost),
                     j.n_tile ? by_tiles : by_rows, &j);
   }
-  finish(&j, out, base);
+  if (j.acc) finish(&j, j.acc, 0, j.n_out);
   dm_scratch_trim(DM_SCRATCH_JOB);
   return DM_OK;
 }

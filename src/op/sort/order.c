@@ -282,11 +282,17 @@ dm_status nanquantile_compose(dm_Call *c, dm_X *x) { return quantile(c, x, true)
 /* cummax and cummin: a scan of values and positions together. Of two candidates the
    earlier stays when it is better, or when it is NaN and the later is not; of equals
    the later is taken, as in PyTorch. `better` is the op gt or lt. The values are
-   gathered by the final positions, so that the gradient goes to these elements. */
+   gathered by the final positions, so that the gradient goes to these elements. The CPU has a
+   kernel that goes from element to element. */
 static dm_status running(dm_Call *c, dm_X *x, int better) {
   dm_Tensor *t = c->in[0];
   int dim;
   DM_TRY(dm_check_dim(c, t, DM_ATTR(dm_ScanAttr, c)->dim, &dim));
+  if (t->device.type == DM_CPU) {
+    const dm_RunningExtremeAttr a = {dim, better == DM_OP_lt};
+    (void)x_call(x, DM_OP_running_extreme, &a, 1, &t, c->out);
+    return x->st;
+  }
   dm_Tensor *src = t->ndim ? t : x_flat(x, t);
   DM_TRY(x->st);
   const int64_t n = src->shape[dim];
@@ -448,7 +454,8 @@ dm_status histc_compose(dm_Call *c, dm_X *x) {
 dm_status nansum_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0];
   if (dm_is_float((dm_DType)t->dtype))
-    t = x_where(x, x_unary(x, DM_OP_isnan, t), x_zeros_like(x, t), t);
+    t = dm_x(x, DM_OP_nan_to_number, &(dm_NanToNumberAttr){0, false}, 3, t,
+             dm_x_number(x, (double)INFINITY), dm_x_number(x, -(double)INFINITY));
   c->out[0] = dm_x(x, DM_OP_sum, c->attr, 1, t);
   return x->st;
 }

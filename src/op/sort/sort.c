@@ -559,6 +559,93 @@ void cumsum_back_grad(dm_Grad *g) {
   g->gx[0] = dm_x(g->x, DM_OP_cumsum, &a, 1, g->gy[0]);
 }
 
+/* ---- running extremes ---- */
+
+/* An element is taken where it is NaN, or not worse than what is best so far, so that of equals
+   the last one is. A slice along dim, or m <= DM_BLOCK neighbouring ones row by row; y and
+   `where` are the first elements of the two outputs. */
+#define NOT_WORSE(V, BEST) (((V) != (V)) | (least ? (V) <= (BEST) : (V) >= (BEST)))
+#define EXTREMES(SUFFIX, TYPE)                                                                \
+  static void extreme_slice_##SUFFIX(const Job *j, const char *x, char *y, int64_t *where,    \
+                                     bool least) {                                            \
+    const int64_t step = j->in.inner, bytes = step * dm_dtype_size(j->from);                  \
+    TYPE v[DM_BLOCK], best = 0;                                                               \
+    int64_t last = 0;                                                                         \
+    for (int64_t at = 0, m; at < j->in.n; at += m, x += m * bytes, y += m * bytes) {          \
+      m = dm_min_i64(DM_BLOCK, j->in.n - at);                                                 \
+      dm_load_##SUFFIX(j->from, x, step, m, v);                                               \
+      if (at == 0) best = v[0];                                                               \
+      for (int64_t k = 0; k < m; k++) {                                                       \
+        if (NOT_WORSE(v[k], best)) best = v[k], last = at + k;                                \
+        v[k] = best;                                                                          \
+        where[(at + k) * step] = last + j->base;                                              \
+      }                                                                                       \
+      dm_store_##SUFFIX(j->to, y, step, m, v);                                                \
+    }                                                                                         \
+  }                                                                                           \
+  static void extreme_columns_##SUFFIX(const Job *j, const char *x, char *y, int64_t *where,  \
+                                       int64_t m, bool least) {                               \
+    const int64_t step = j->in.inner, bytes = step * dm_dtype_size(j->from);                  \
+    TYPE v[DM_BLOCK], best[DM_BLOCK];                                                         \
+    int64_t last[DM_BLOCK];                                                                   \
+    dm_load_##SUFFIX(j->from, x, 1, m, best);                                                 \
+    for (int64_t at = 0; at < j->in.n; at++, x += bytes, y += bytes, where += step) {         \
+      dm_load_##SUFFIX(j->from, x, 1, m, v);                                                  \
+      for (int64_t k = 0; k < m; k++) {                                                       \
+        const bool takes = NOT_WORSE(v[k], best[k]);                                          \
+        best[k] = takes ? v[k] : best[k];                                                     \
+        last[k] = takes ? at + j->base : last[k];                                             \
+      }                                                                                       \
+      dm_store_##SUFFIX(j->to, y, 1, m, best);                                                \
+      memcpy(where, last, (size_t)m * sizeof *last);                                          \
+    }                                                                                         \
+  }                                                                                           \
+  static void extremes_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                      \
+    const Job *j = ctx;                                                                       \
+    const int64_t inner = j->in.inner, size = dm_dtype_size(j->from);                         \
+    for (int64_t i = begin, m; i < end; i += m) {                                             \
+      const int64_t at = dm_along_at(&j->in, i);                                              \
+      const char *x = j->x + at * size;                                                       \
+      char *y = j->y + at * size;                                                             \
+      m = inner < COLUMNS ? 1 : dm_min_i64(dm_min_i64(DM_BLOCK, end - i), inner - i % inner); \
+      if (m < COLUMNS) extreme_slice_##SUFFIX(j, x, y, j->index + at, j->reverse), m = 1;     \
+      else extreme_columns_##SUFFIX(j, x, y, j->index + at, m, j->reverse);                   \
+    }                                                                                         \
+  }
+EXTREMES(f32, float)
+EXTREMES(f64, double)
+EXTREMES(i64, int64_t)
+#undef EXTREMES
+#undef NOT_WORSE
+
+/* out: x's dtype, and int64 positions; both in x's shape. */
+dm_status running_extreme_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  dm_out_like(c, 1, c->in[0], DM_I64);
+  return DM_OK;
+}
+dm_status running_extreme_cpu(dm_Call *c) {
+  const dm_RunningExtremeAttr *a = DM_ATTR(dm_RunningExtremeAttr, c);
+  Job j = {.reverse = a->least};
+  dm_Tensor *dense = NULL;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_TRY(open_job(&j, c, a->dim, &dense));
+  j.index = dm_tensor_data(c->out[1]);
+  const dm_DType compute = dm_compute_dtype(j.from);
+  dm_RangeFn *slices = compute == DM_F32   ? extremes_f32
+                       : compute == DM_F64 ? extremes_f64
+                                           : extremes_i64;
+  dm_parallel_for(dm_along_slices(&j.in), slice_grain(&j), slices, &j);
+  dm_tensor_unref(&dense);
+  return DM_OK;
+}
+
+/* The gradient goes to the element that was taken. */
+void running_extreme_grad(dm_Grad *g) {
+  const int64_t dim = DM_ATTR(dm_RunningExtremeAttr, g)->dim;
+  if (g->gy[0]) g->gx[0] = x_put_back(g, dim, g->gy[0], g->out[1]);
+}
+
 /* ---- nonzero ---- */
 
 /* Lists where a block of m elements is not 0; returns how many there are. No branch depends on
