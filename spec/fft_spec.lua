@@ -40,6 +40,22 @@ describe("dm.fft", function()
     end
   end)
 
+  it("are the sums that define them, and a slice's bits do not depend on the others", function()
+    dm.manual_seed(7)
+    for _, n in ipairs{1, 2, 3, 4, 5, 6, 7, 12, 16, 31, 37, 60, 62, 97} do
+      local x = dm.randn(19, n, 2, {dtype = "float64"})
+      local k = dm.arange(0, n - 1, {dtype = "float64"})
+      local turns = dm.outer(k, k):remainder(n) * (2 * math.pi / n)
+      local cos, sin, re, im = turns:cos(), turns:sin(), x:select(3, 1), x:select(3, 2)
+      local want = dm.stack({re:mm(cos) + im:mm(sin), im:mm(cos) - re:mm(sin)}, 3)
+      local got = fft.fft(x)
+      assert.is_true((got - want):abs():max():item() < 1e-12, n)
+      local columns = fft.fft(x:transpose(1, 2):contiguous(), {dim = 1}):transpose(1, 2)
+      assert.is_true(dm.equal(got, columns), n)
+      for i = 1, 19, 3 do assert.is_true(dm.equal(got[i], fft.fft(x[i])), n) end
+    end
+  end)
+
   it("answers on any number of threads alike", function()
     local x = dm.randn(64, 300, 2)
     local before = dm.get_num_threads()

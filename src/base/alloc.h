@@ -45,7 +45,7 @@ static inline void dm_permit(const void *p, int64_t n_bytes) {
 #endif
 }
 
-/* 64-byte aligned from 1 KiB up, 16 below; not zeroed; NULL when nothing is left or n < 0. */
+/* 64-byte aligned from 2 KiB up, 16 below; not zeroed; NULL when nothing is left or n < 0. */
 void *dm_alloc(int64_t n_bytes);
 void *dm_alloc_zero(int64_t n_bytes);
 void dm_free(void *p);

@@ -1,10 +1,11 @@
 /* Discrete Fourier transforms of n complex doubles, n >= 1.
 
-   A length whose prime factors are at most LARGEST goes by Stockham's algorithm (C. Temperton,
-   "Self-sorting mixed-radix fast Fourier transforms", 1983): one pass for each factor p between
-   two arrays. A pass turns n / done transforms of length `done` into transforms of length
-   done * p and writes them in the right order, so no bit reversal is needed. Factors of 4 come
-   first, because a transform of 4 points has no products.
+   A length whose prime factors are at most DM_FFT_LARGEST goes by Stockham's algorithm (C.
+   Temperton, "Self-sorting mixed-radix fast Fourier transforms", 1983): one pass for each
+   factor p between two arrays. A pass turns n / done transforms of length `done` into
+   transforms of length done * p and writes them in the right order, so no bit reversal is
+   needed. Factors of 4 come first, because a transform of 4 points has no products. cpu/loops
+   has the passes, which take several transforms at once.
 
    Any other length becomes a convolution (L. Bluestein, "A linear filtering approach to the
    computation of discrete Fourier transform", 1970): j k = (j^2 + k^2 - (k - j)^2) / 2 makes
@@ -20,8 +21,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "cpu/loops/loops.h"
 
-enum { LARGEST = 31, MOST_FACTORS = 64 };
+enum { MOST_FACTORS = 64 };
 
 typedef struct Complex {
   double re, im;
@@ -36,12 +38,6 @@ struct dm_Fft {
   Complex *chirp;    /* e^(-pi i k^2 / n), k < n */
   Complex *kernel;   /* the chirp's conjugate, wrapped round and transformed; scaled */
 };
-
-/* The product of two complex numbers, without C's rules for infinities, which cost a
-   branch. */
-static inline Complex times(Complex a, Complex b) {
-  return (Complex){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
-}
 
 /* e^(-2 pi i k / n), by an angle of at most a quarter turn. */
 static Complex root(int64_t k, int64_t n) {
@@ -66,7 +62,7 @@ static int64_t factorize(dm_Fft *f) {
     f->factor[f->n_factor++] = 4;
     rest /= 4;
   }
-  for (int p = 2; p <= LARGEST; p++)
+  for (int p = 2; p <= DM_FFT_LARGEST; p++)
     while (rest % p == 0) {
       f->factor[f->n_factor++] = p;
       rest /= p;
@@ -91,7 +87,7 @@ static bool plan_chirp(dm_Fft *f) {
       if (k > 0) f->kernel[m - k] = back;
       square = (square + 2 * k + 1) % (2 * f->n);
     }
-    dm_fft_run(f->in, &f->kernel->re, false, work);
+    dm_fft_run(f->in, 1, &f->kernel->re, false, work);
   }
   dm_free(work);
   return f->chirp && f->kernel && work;
@@ -131,91 +127,60 @@ int64_t dm_fft_work_size(const dm_Fft *f) {
   return f->in ? 2 * f->in->n + dm_fft_work_size(f->in) : 2 * f->n;
 }
 
-/* ---- passes ---- */
-
-/* Sums of p numbers v with the p-th roots of 1: twiddles that lie `step` apart in f->roots. */
-static void small_sums(const dm_Fft *f, int p, Complex *v) {
-  if (p == 2) {
-    const Complex a = v[0], b = v[1];
-    v[0] = (Complex){a.re + b.re, a.im + b.im};
-    v[1] = (Complex){a.re - b.re, a.im - b.im};
-  } else if (p == 4) {
-    const Complex a = {v[0].re + v[2].re, v[0].im + v[2].im};
-    const Complex b = {v[0].re - v[2].re, v[0].im - v[2].im};
-    const Complex c = {v[1].re + v[3].re, v[1].im + v[3].im};
-    const Complex d = {v[1].re - v[3].re, v[1].im - v[3].im};
-    v[0] = (Complex){a.re + c.re, a.im + c.im};
-    v[1] = (Complex){b.re + d.im, b.im - d.re};
-    v[2] = (Complex){a.re - c.re, a.im - c.im};
-    v[3] = (Complex){b.re - d.im, b.im + d.re};
-  } else {
-    Complex y[LARGEST];
-    const int64_t step = f->n / p;
-    for (int k = 0; k < p; k++) {
-      y[k] = v[0];
-      for (int j = 1; j < p; j++) {
-        const Complex t = times(v[j], f->roots[(int64_t)(j * k % p) * step]);
-        y[k].re += t.re;
-        y[k].im += t.im;
-      }
-    }
-    memcpy(v, y, sizeof *v * (size_t)p);
-  }
-}
-
-/* From transforms of length `done` at x, n / done of them in turn, to those of length
-   done * p at y. */
-static void pass(const dm_Fft *f, int p, int64_t done, const Complex *x, Complex *y) {
-  const int64_t rest = f->n / (done * p); /* transforms that are left after it */
-  Complex v[LARGEST];
-  for (int64_t k = 0; k < done; k++)
-    for (int64_t r = 0; r < rest; r++) {
-      for (int j = 0; j < p; j++) {
-        const Complex t = x[(k * p + j) * rest + r];
-        v[j] = j ? times(t, f->roots[j * k * rest]) : t;
-      }
-      small_sums(f, p, v);
-      for (int j = 0; j < p; j++) y[(k + j * done) * rest + r] = v[j];
-    }
-}
+/* ---- transforms ---- */
 
 /* All passes, to and fro between x and work; the result ends in x. */
-static void run_forward(const dm_Fft *f, Complex *x, Complex *work) {
-  Complex *from = x, *to = work;
+static void run_forward(const dm_Fft *f, int lanes, double *x, double *work) {
+  dm_FftPass *const pass = lanes == 1 ? dm_loops()->fft_one : dm_loops()->fft_lanes;
+  double *from = x, *to = work;
   int64_t done = 1;
   for (int i = 0; i < f->n_factor; i++) {
-    pass(f, f->factor[i], done, from, to);
+    pass(f->n, f->factor[i], done, &f->roots->re, from, to);
     done *= f->factor[i];
-    Complex *const t = from;
+    double *const t = from;
     from = to;
     to = t;
   }
-  if (from != x) memcpy(x, from, sizeof *x * (size_t)f->n);
+  if (from != x) memcpy(x, from, sizeof *x * (size_t)(2 * lanes * f->n));
+}
+
+/* y = x w, point by point, with one w for all lanes. */
+static void scale(int64_t n, int lanes, const double *x, const Complex *w, double *y) {
+  for (int64_t k = 0; k < n; k++, x += 2 * lanes, y += 2 * lanes)
+    for (int l = 0; l < lanes; l++) {
+      const double re = x[l], im = x[lanes + l];
+      y[l] = re * w[k].re - im * w[k].im;
+      y[lanes + l] = re * w[k].im + im * w[k].re;
+    }
 }
 
 /* Bluestein's convolution: times the chirp, forward, times the kernel's transform, back, times
    the chirp. */
-static void run_chirp(const dm_Fft *f, Complex *x, Complex *work) {
-  const int64_t m = f->in->n;
-  double *const rest = &work[m].re;
-  for (int64_t k = 0; k < f->n; k++) work[k] = times(x[k], f->chirp[k]);
-  memset(work + f->n, 0, sizeof *work * (size_t)(m - f->n));
-  dm_fft_run(f->in, &work->re, false, rest);
-  for (int64_t k = 0; k < m; k++) work[k] = times(work[k], f->kernel[k]);
-  dm_fft_run(f->in, &work->re, true, rest);
-  for (int64_t k = 0; k < f->n; k++) x[k] = times(work[k], f->chirp[k]);
+static void run_chirp(const dm_Fft *f, int lanes, double *x, double *work) {
+  const int64_t m = f->in->n, size = 2 * lanes;
+  double *const rest = work + size * m;
+  scale(f->n, lanes, x, f->chirp, work);
+  memset(work + size * f->n, 0, sizeof *work * (size_t)(size * (m - f->n)));
+  dm_fft_run(f->in, lanes, work, false, rest);
+  scale(m, lanes, work, f->kernel, work);
+  dm_fft_run(f->in, lanes, work, true, rest);
+  scale(f->n, lanes, work, f->chirp, x);
 }
 
 /* Exchanges real and imaginary parts: between two of them a forward transform becomes the
    inverse. */
-static void exchange(Complex *x, int64_t n) {
-  for (int64_t k = 0; k < n; k++) x[k] = (Complex){x[k].im, x[k].re};
+static void exchange(double *x, int64_t n, int lanes) {
+  for (int64_t k = 0; k < n; k++, x += 2 * lanes)
+    for (int l = 0; l < lanes; l++) {
+      const double re = x[l];
+      x[l] = x[lanes + l];
+      x[lanes + l] = re;
+    }
 }
 
-void dm_fft_run(const dm_Fft *f, double *data, bool inverse, double *work) {
-  Complex *x = (Complex *)(void *)data, *scratch = (Complex *)(void *)work;
-  if (inverse) exchange(x, f->n);
-  if (f->in) run_chirp(f, x, scratch);
-  else run_forward(f, x, scratch);
-  if (inverse) exchange(x, f->n);
+void dm_fft_run(const dm_Fft *f, int lanes, double *x, bool inverse, double *work) {
+  if (inverse) exchange(x, f->n, lanes);
+  if (f->in) run_chirp(f, lanes, x, work);
+  else run_forward(f, lanes, x, work);
+  if (inverse) exchange(x, f->n, lanes);
 }

@@ -104,6 +104,10 @@ typedef struct dm_RnnJob {
   char *gx, *gz, *gh0, *gc0; /* of x; the state's share (GRU), h0, c0 (LSTM) */
 } dm_RnnJob;
 
+/* One pass of Fourier transforms of n points by a factor p (fft.inc), of doubles. */
+typedef void dm_FftPass(int64_t n, int p, int64_t done, const double *roots, const double *x,
+                        double *y);
+
 /* ---- the table ---- */
 
 /* For float and for double. */
@@ -135,6 +139,7 @@ typedef struct dm_Loops {
   void (*philox_words)(dm_Generator g, uint64_t counter, int64_t n, uint32_t *out);
   /* Normal numbers of n words, n even; the same bits in all tables (base/normal.h). */
   void (*normal)(const uint32_t *w, int64_t n, float *v);
+  dm_FftPass *fft_one, *fft_lanes; /* one transform, and DM_FFT_LANES at once; the same bits */
   /* v rounded stochastically; see dm_round_stochastic. */
   void (*round_stochastic)(dm_DType to, const uint32_t *w, int64_t n, float *v);
   dm_ReduceF32 *reduce32[DM_N_REDUCE];

@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/fft.h"
+#include "cpu/scratch.h"
 #include "cpu/threads.h"
 #include "op/along.h"
 #include "op/shape/create.h"
@@ -36,38 +37,64 @@ typedef struct Slices {
   void *y;
   bool wide, inverse;
   double scale;
+  int lanes;          /* slices at once */
   atomic_bool failed; /* out of memory */
 } Slices;
 
-/* Slice i: 2 n numbers are gathered as float64, transformed in `slice` and scattered. */
-static void transform_slice(const Slices *l, int64_t i, double *slice, double *scratch) {
-  const int64_t n = l->along.n, step = 2 * l->along.inner, at = 2 * dm_along_at(&l->along, i);
-  for (int64_t k = 0; k < 2 * n; k++) {
-    const int64_t p = at + k / 2 * step + k % 2;
-    slice[k] = l->wide ? ((const double *)l->x)[p] : (double)((const float *)l->x)[p];
+/* Slices i .. i + lanes - 1 are gathered as float64, point by point the real parts and then the
+   imaginary ones, and scattered. */
+#define MOVES(SUFFIX, TYPE)                                                              \
+  static void gather_##SUFFIX(const Slices *l, int64_t i, int lanes, double *v) {        \
+    const int64_t n = l->along.n, step = 2 * l->along.inner;                             \
+    for (int k = 0; k < lanes; k++) {                                                    \
+      const TYPE *x = (const TYPE *)l->x + 2 * dm_along_at(&l->along, i + k);            \
+      for (int64_t j = 0; j < n; j++, x += step) {                                       \
+        v[2 * j * lanes + k] = (double)x[0];                                             \
+        v[(2 * j + 1) * lanes + k] = (double)x[1];                                       \
+      }                                                                                  \
+    }                                                                                    \
+  }                                                                                      \
+  static void scatter_##SUFFIX(const Slices *l, int64_t i, int lanes, const double *v) { \
+    const int64_t n = l->along.n, step = 2 * l->along.inner;                             \
+    for (int k = 0; k < lanes; k++) {                                                    \
+      TYPE *y = (TYPE *)l->y + 2 * dm_along_at(&l->along, i + k);                        \
+      for (int64_t j = 0; j < n; j++, y += step) {                                       \
+        y[0] = (TYPE)(v[2 * j * lanes + k] * l->scale);                                  \
+        y[1] = (TYPE)(v[(2 * j + 1) * lanes + k] * l->scale);                            \
+      }                                                                                  \
+    }                                                                                    \
   }
-  dm_fft_run(l->plan, slice, l->inverse, scratch);
-  for (int64_t k = 0; k < 2 * n; k++) {
-    const int64_t p = at + k / 2 * step + k % 2;
-    const double v = slice[k] * l->scale;
-    if (l->wide) ((double *)l->y)[p] = v;
-    else ((float *)l->y)[p] = (float)v;
-  }
-}
+MOVES(f32, float)
+MOVES(f64, double)
+#undef MOVES
 
-/* Slices begin .. end - 1, with a buffer of the thread. */
+/* Slices begin .. end - 1, l->lanes at once and the last ones each by itself, in a buffer of
+   the thread. */
 static void transform_slices(void *ctx, int64_t begin, int64_t end) {
   Slices *l = ctx;
   const int64_t n = 2 * l->along.n;
-  double *slice = dm_alloc((int64_t)sizeof *slice * (n + dm_fft_work_size(l->plan)));
-  if (!slice) atomic_store(&l->failed, true);
-  for (int64_t i = begin; slice && i < end; i++) transform_slice(l, i, slice, slice + n);
-  dm_free(slice);
+  const int most = l->lanes;
+  double *v =
+      dm_scratch(DM_SCRATCH_TASK, most * (int64_t)sizeof *v * (n + dm_fft_work_size(l->plan)));
+  if (!v) {
+    atomic_store(&l->failed, true);
+    return;
+  }
+  for (int64_t i = begin; i < end;) {
+    const int lanes = end - i < most ? 1 : most;
+    if (l->wide) gather_f64(l, i, lanes, v);
+    else gather_f32(l, i, lanes, v);
+    dm_fft_run(l->plan, lanes, v, l->inverse, v + n * lanes);
+    if (l->wide) scatter_f64(l, i, lanes, v);
+    else scatter_f32(l, i, lanes, v);
+    i += lanes;
+  }
 }
 
-/* x and y dense on the host. GRAIN: points that pay for a thread. */
+/* x and y dense on the host. GRAIN: points that pay for a thread. MOST: points of slices that
+   go several at once; longer ones would not stay in the cache. */
 static dm_status run_slices(const dm_Call *c, const dm_Tensor *x, dm_Tensor *y) {
-  enum { GRAIN = 8192 };
+  enum { GRAIN = 8192, MOST = 1 << 14 };
   const dm_FftSlicesAttr *a = DM_ATTR(dm_FftSlicesAttr, c);
   Slices l = {.along = dm_along_shape(x->ndim - 1, x->shape, (int)a->dim),
               .x = dm_tensor_data(x),
@@ -77,11 +104,14 @@ static dm_status run_slices(const dm_Call *c, const dm_Tensor *x, dm_Tensor *y) 
               .scale = a->scale};
   if (x->numel == 0) return DM_OK;
   dm_Fft *plan = dm_fft_new(l.along.n);
+  const int64_t slices = dm_along_slices(&l.along);
   l.plan = plan;
+  l.lanes = slices >= DM_FFT_LANES && l.along.n <= MOST ? DM_FFT_LANES : 1;
   if (plan)
-    dm_parallel_for(dm_along_slices(&l.along), dm_max_i64(GRAIN / l.along.n, 1),
+    dm_parallel_for(slices, dm_max_i64(GRAIN / l.along.n / l.lanes, 1) * l.lanes,
                     transform_slices, &l);
   dm_fft_free(plan);
+  dm_scratch_trim(DM_SCRATCH_TASK);
   return plan && !atomic_load(&l.failed) ? DM_OK
                                          : dm_fail(DM_EMEM,
                                                    "fft: out of memory for slices of "
