@@ -925,7 +925,8 @@ static void check_accuracy(const dm_Loops *l) {
                    {DM_OP_log1p, log1p, 2}, {DM_OP_tanh, tanh, 2},   {DM_OP_erf, erf, 2},
                    {DM_OP_erfc, erfc, 5},   {DM_OP_sinh, sinh, 2},   {DM_OP_cosh, cosh, 2},
                    {DM_OP_sin, sin, 2},     {DM_OP_cos, cos, 2},     {DM_OP_tan, tan, 3},
-                   {DM_OP_asin, asin, 3},   {DM_OP_acos, acos, 3},   {DM_OP_atan, atan, 3}};
+                   {DM_OP_asin, asin, 3},   {DM_OP_acos, acos, 3},   {DM_OP_atan, atan, 3},
+                   {DM_OP_atanh, atanh, 3}};
   for (int i = 0; i < DM_COUNT(functions); i++) {
     const double worst = worst_ulps(l->unary[functions[i].op].f32, functions[i].exact);
     char what[80];

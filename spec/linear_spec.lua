@@ -152,3 +152,31 @@ describe("a matrix whose columns are contiguous", function()
     end
   end)
 end)
+
+describe("dot", function()
+  -- Whole numbers, whose sums are exact in every order.
+  it("is exact for whole numbers, of any length, stride and dtype", function()
+    dm.manual_seed(4)
+    for _, dtype in ipairs{"float32", "float64", "bfloat16", "float16", "int32"} do
+      for _, n in ipairs{0, 1, 31, 1000, 1025, 33000, 70001} do
+        local x, y = dm.randint(-1, 1, {n}), dm.randint(-1, 1, {n})
+        local a, b = x:to(dtype), y:to(dtype)
+        local want = (x * y):sum():to(dtype):item() -- rounded once
+        assert.equal(want, dm.dot(a, b):item(), dtype .. n)
+        assert.equal(want, dm.dot(dm.stack({a, a}, 2):select(2, 2), b):item(), dtype .. n)
+      end
+    end
+  end)
+
+  it("answers on any number of threads alike", function()
+    local x, y = dm.randn(300001), dm.randn(300001)
+    local before = dm.get_num_threads()
+    dm.set_num_threads(1)
+    local one = dm.dot(x, y):item()
+    dm.set_num_threads(4)
+    local four = dm.dot(x, y):item()
+    dm.set_num_threads(before)
+    assert.equal(one, four)
+    assert.is_true(math.abs(one - (x:double() * y:double()):sum():item()) < 1e-2)
+  end)
+end)

@@ -1,5 +1,5 @@
-/* exp, exp2, expm1, log, log2, log10, log1p, tanh, sinh, cosh, erf, erfc, erfinv, hypot and
-   fmod in float32, for vector units. vtrig.h has the functions of angles.
+/* exp, exp2, expm1, log, log2, log10, log1p, tanh, atanh, sinh, cosh, erf, erfc, erfinv, hypot
+   and fmod in float32, for vector units. vtrig.h has the functions of angles.
 
    Each function is straight-line arithmetic without calls, tables or branches, so that a
    compiler makes vector code of a loop around it: both sides of a choice are computed, and one
@@ -8,9 +8,9 @@
    erfinv were fitted here to the relative error).
 
    Error bounds over all of float32, with and without fused multiply-adds, which
-   spec/cpu_check.c checks: exp, exp2 and log 1.5 ulp, erfc 5 ulp, erfinv 3 ulp, the others 2
-   ulp. The fused forms differ from the others in the last bit, so a processor without FMA may
-   give other bits; the width of the vectors makes no difference. */
+   spec/cpu_check.c checks: exp, exp2 and log 1.5 ulp, erfc 5 ulp, erfinv and atanh 3 ulp, the
+   others 2 ulp. The fused forms differ from the others in the last bit, so a processor without
+   FMA may give other bits; the width of the vectors makes no difference. */
 #ifndef DM_VMATH_H
 #define DM_VMATH_H
 
@@ -160,6 +160,11 @@ DM_VMATH float dm_log1p_f32(float x) {
   const float y = DM_MULADD((float)k, -2.12194440e-4f, dm_log1p_rest(f));
   const float log = dm_log_or(u, DM_MULADD((float)k, 0.693359375f, f + y));
   return fabsf(x) < 1e-8f ? x : log;
+}
+/* atanh a = log((1 + a) / (1 - a)) / 2 = log1p(2 a / (1 - a)) / 2. */
+DM_VMATH float dm_atanh_f32(float x) {
+  const float a = fabsf(x), y = 0.5f * dm_log1p_f32(2.0f * a / (1.0f - a));
+  return x != x ? x : copysignf(y, x);
 }
 static inline double dm_exp_f64(double x) { return exp(x); }
 

@@ -40,7 +40,6 @@ op.kernel "mv" {
 
 op.kernel "dot" {
   tensors = "x, tensor",
-  cpu = "matmul_cpu",
   cuda = "matmul_cuda",
   gradient = "matmul_grad",
   saves = "C0 C1",

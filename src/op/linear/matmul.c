@@ -15,6 +15,8 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/loops/loops.h"
+#include "cpu/scratch.h"
+#include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/linear/matmul.h"
 #include "op/pointwise/pointwise.h"
@@ -291,6 +293,66 @@ dm_status matmul_cpu(dm_Call *c) {
   dm_Product p;
   dm_product_of(&p, c->in[0], c->in[1], c->out[0]);
   return multiply(&p);
+}
+
+/* ---- dot ---- */
+
+/* Two vectors of n elements in chunks, each with a sum of its own; a chunk goes in blocks,
+   which are added in the compute type, and their sums in float64. */
+enum { DOT_BLOCK = 2 * DM_BLOCK, DOT_CHUNK = 1 << 15 };
+typedef struct Dot {
+  dm_DType type[2];
+  int64_t stride[2], n;
+  const char *data[2];
+  double *sum;
+} Dot;
+
+/* m elements of an operand from `at` on in the compute type; buf is used unless they are. */
+#define DOT(SUFFIX, TYPE, DTYPE)                                                            \
+  static const TYPE *part_##SUFFIX(const Dot *d, int i, int64_t at, int64_t m, TYPE *buf) { \
+    const char *p = d->data[i] + at * d->stride[i] * dm_dtype_size(d->type[i]);             \
+    if (d->type[i] == DTYPE && d->stride[i] == 1) return (const TYPE *)(const void *)p;     \
+    dm_load_##SUFFIX(d->type[i], p, d->stride[i], m, buf);                                  \
+    return buf;                                                                             \
+  }                                                                                         \
+  static void dot_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                         \
+    const Dot *d = ctx;                                                                     \
+    TYPE x[DOT_BLOCK], y[DOT_BLOCK];                                                        \
+    for (int64_t u = begin; u < end; u++) {                                                 \
+      const int64_t last = dm_min_i64(d->n, (u + 1) * DOT_CHUNK);                           \
+      d->sum[u] = 0;                                                                        \
+      for (int64_t at = u * DOT_CHUNK, m; at < last; at += m) {                             \
+        m = dm_min_i64(DOT_BLOCK, last - at);                                               \
+        d->sum[u] += dm_loops()->SUFFIX.dot(part_##SUFFIX(d, 0, at, m, x),                  \
+                                            part_##SUFFIX(d, 1, at, m, y), m);              \
+      }                                                                                     \
+    }                                                                                       \
+  }
+DOT(f32, float, DM_F32)
+DOT(f64, double, DM_F64)
+#undef DOT
+
+/* The sums of the chunks are added in order, so that threads change nothing. Integers are a
+   product of matrices. */
+dm_status dot_cpu(dm_Call *c) {
+  const dm_DType to = (dm_DType)c->out[0]->dtype;
+  if (!dm_is_float(to)) return matmul_cpu(c);
+  Dot d = {.n = c->in[0]->numel};
+  const int64_t chunks = (d.n + DOT_CHUNK - 1) / DOT_CHUNK;
+  double few[64], all = 0;
+  d.sum = chunks <= DM_COUNT(few) ? few
+                                  : dm_scratch(DM_SCRATCH_JOB, chunks * (int64_t)sizeof *d.sum);
+  if (!d.sum) return dm_fail(DM_EMEM, "dot: out of memory");
+  for (int i = 0; i < 2; i++) {
+    d.type[i] = (dm_DType)c->in[i]->dtype;
+    d.stride[i] = c->in[i]->stride[0];
+    d.data[i] = dm_tensor_data(c->in[i]);
+  }
+  dm_parallel_for(chunks, 1, dm_compute_dtype(to) == DM_F64 ? dot_f64 : dot_f32, &d);
+  for (int64_t u = 0; u < chunks; u++) all += d.sum[u];
+  dm_store_f64(to, dm_tensor_data(c->out[0]), 1, 1, &all);
+  dm_scratch_trim(DM_SCRATCH_JOB);
+  return DM_OK;
 }
 
 /* The identity of one operand, by which addmm broadcasts its input into the output. */
