@@ -130,6 +130,10 @@ function source.methods(path, class)
   local found = {}
   for i, line in ipairs(lines_of(path) or {}) do
     local name, rest = line:match("^function " .. class .. ":(%a[%w_]*)(%(.*)$")
+    if not name then -- one that makes no use of the object
+      name, rest = line:match("^function " .. class .. "%.(%a[%w_]*)%(_, (.*)$")
+      rest = rest and "(" .. rest
+    end
     local text = name and source.above(path, i)
     if text then
       local call = name .. (rest:match "^%b()" or "(...)")

@@ -11,7 +11,7 @@ local Module = require "demilune.nn.module"
 --- x (N, in_features), target (N), classes from 1 by falling frequency -> log-probabilities of the
 --- targets (N), and the loss (). cutoffs {10, 100} of 1000 classes make a head of 10 and clusters
 --- of 90 and 900; div_value: how many times narrower each cluster's layer is than the last one's.
-local Adaptive = Module:extend "AdaptiveLogSoftmaxWithLoss"
+local AdaptiveLogSoftmaxWithLoss = Module:extend "AdaptiveLogSoftmaxWithLoss"
 
 local function check(n_classes, cutoffs, div_value)
   local before, rising = 0, #cutoffs > 0
@@ -32,7 +32,7 @@ local bind = options.signature("AdaptiveLogSoftmaxWithLoss", [[in_features: inte
   n_classes: integer, cutoffs: list, div_value: number = 4.0, head_bias: boolean = false,
   device?: device, dtype?: dtype]])
 
-function Adaptive:init(...)
+function AdaptiveLogSoftmaxWithLoss:init(...)
   local o = bind(...)
   local in_features, n_classes, cutoffs = o.in_features, o.n_classes, o.cutoffs
   check(n_classes, cutoffs, o.div_value)
@@ -55,7 +55,7 @@ end
 
 -- x (N, features) or (features), target (N) or () -> each sample's logarithm of its
 -- class's probability, and the loss, -(their mean).
-function Adaptive:forward(x, target)
+function AdaptiveLogSoftmaxWithLoss:forward(x, target)
   if x:dim() == 1 then
     local out, loss = self:forward(x:unsqueeze(1), target:reshape(1))
     return out:squeeze(1), loss
@@ -87,7 +87,7 @@ function Adaptive:forward(x, target)
 end
 
 --- The logarithms of all classes' probabilities: (N, n_classes).
-function Adaptive:log_prob(x)
+function AdaptiveLogSoftmaxWithLoss:log_prob(x)
   local near, first = self.head(x):log_softmax(-1), self._ends[1]
   local parts = {near:narrow(2, 1, first)}
   for i, cluster in ipairs(self.tail) do
@@ -97,6 +97,6 @@ function Adaptive:log_prob(x)
 end
 
 --- The most probable class of each sample: (N).
-function Adaptive:predict(x) return self:log_prob(x):argmax(-1) end
+function AdaptiveLogSoftmaxWithLoss:predict(x) return self:log_prob(x):argmax(-1) end
 
-return {AdaptiveLogSoftmaxWithLoss = Adaptive}
+return {AdaptiveLogSoftmaxWithLoss = AdaptiveLogSoftmaxWithLoss}

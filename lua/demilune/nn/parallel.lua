@@ -181,8 +181,8 @@ end)
 ---
 --- Gradients lie in buckets: `p.grad` of a parameter is a view of one. A bucket whose gradients are
 --- complete travels while the backward pass goes on.
-local DDP = Module:extend "DistributedDataParallel"
-parallel.DistributedDataParallel = DDP
+local DistributedDataParallel = Module:extend "DistributedDataParallel"
+parallel.DistributedDataParallel = DistributedDataParallel
 
 local bind = options.signature(NAME, [[module: module, *, bucket_cap_mb?: number,
   broadcast_buffers: boolean = true, process_group?: group, check_every: integer = 1000,
@@ -221,7 +221,7 @@ end
 ---model.module.bias.grad:item()                   --> 2.0
 ---dm.distributed.destroy_process_group()
 ---```
-function DDP:init(...)
+function DistributedDataParallel:init(...)
   local o = bind(...)
   local class = self.class
   local group = world.group(class, o.process_group)
@@ -249,7 +249,7 @@ function DDP:init(...)
   end
 end
 
-function DDP:forward(...)
+function DistributedDataParallel:forward(...)
   if self._broadcasts and self._syncs and self.training and not self._join
     and #self._group.ranks > 1 and core.is_grad_enabled() then
     broadcast_all(self.module:buffers(), self._group)
@@ -257,7 +257,7 @@ function DDP:forward(...)
   return self.module(...)
 end
 
-function DDP:copy()
+function DistributedDataParallel:copy()
   caller.raise("%s:copy: a copy would average no gradients; hint: ddp.module:copy()", self.class)
 end
 
@@ -280,7 +280,7 @@ local bind_no_sync = options.signature("no_sync", "fn?: function")
 --- `local _ <close> = ddp:no_sync()` lasts until the end of the block, `ddp:no_sync(fn)` while fn
 --- runs, whose results it returns.
 ---@param fn? function
-function DDP:no_sync(...)
+function DistributedDataParallel:no_sync(...)
   local fn = bind_no_sync(...).fn
   refuse_shards(self, "no_sync", "; hint: each_shard adds to the gradients that are there")
   local scope = setmetatable({ddp = self, before = self._syncs}, SYNC)
@@ -333,7 +333,7 @@ end}
 ---@param divide_by_initial_world_size? boolean divides by all ranks (default), not by those that
 --- have data left
 ---@param states? table[] what else the ranks then share: the optimizer, a schedule, a GradScaler
-function DDP:join(...)
+function DistributedDataParallel:join(...)
   local o = bind_join(...)
   refuse_shards(self, "join", ", and all ranks as many batches; hint: data.DataLoader(set, {shards "
     .. "= ...})")
@@ -368,7 +368,7 @@ end
 --- group from 0; false: each rank gets an n-th of the bucket
 ---@return fun(p: demilune.Tensor): integer, integer, integer, integer span a parameter's number in
 --- the reducer, its bucket, the elements before it there and those of a rank's share of the bucket
-function DDP:_share_out(sharer, owners)
+function DistributedDataParallel:_share_out(sharer, owners)
   local numbers, n = {}, #self._group.ranks
   for i, p in ipairs(self._params) do
     numbers[p] = i - 1
@@ -392,7 +392,7 @@ local bind_hook = options.signature("register_comm_hook", "hook: string")
 --- ranks' gradients are then rounded to it, added in float32, and the mean is rounded once more.
 --- "none" is their own dtype. All ranks set the same, between two steps.
 ---@param hook string
-function DDP:register_comm_hook(...)
+function DistributedDataParallel:register_comm_hook(...)
   local hook = bind_hook(...).hook
   refuse_shards(self, "register_comm_hook", ", whose sums would be rounded on some ranks only")
   if hook ~= "none" and not dtypes.low[hook] then
@@ -481,7 +481,7 @@ end
 ---end, dm.ones(8, 4))
 ---dm.distributed.destroy_process_group()
 ---```
-function DDP:each_shard(fn, ...)
+function DistributedDataParallel:each_shard(fn, ...)
   check_each_shard(self, fn)
   local group = self._group
   local own = self._shards // #group.ranks
@@ -499,7 +499,7 @@ function DDP:each_shard(fn, ...)
   return loss
 end
 
-caller.with_colon(DDP, "ddp", "no_sync join register_comm_hook each_shard")
+caller.with_colon(DistributedDataParallel, "ddp", "no_sync join register_comm_hook each_shard")
 
 return late.extend(parallel, {
   ColumnParallelLinear = "demilune.nn.tensor_parallel",

@@ -37,11 +37,11 @@ end
 
 -- ---- characters ----
 
-local Char = class "CharTokenizer"
+local CharTokenizer = class "CharTokenizer"
 
 -- corpus: a text in UTF-8, whose characters in the order of their code points are the
 -- tokens; or a list of characters as `vocabulary` gives it.
-function Char:init(corpus)
+function CharTokenizer:init(corpus)
   local list = corpus
   if type(corpus) == "string" then
     local seen, codes = {}, {}
@@ -64,7 +64,7 @@ function Char:init(corpus)
 end
 
 --- -> int64 (number of characters). A character that is no token raises.
-function Char:encode(text)
+function CharTokenizer:encode(text)
   simple.check_text("encode", text)
   local ids, n = {}, 0
   for character in text:gmatch(utf8.charpattern) do
@@ -78,7 +78,7 @@ function Char:encode(text)
 end
 
 --- -> the text of ids, a tensor or a list.
-function Char:decode(ids)
+function CharTokenizer:decode(ids)
   local words = {}
   for i, id in ipairs(simple.ids_of("decode", ids)) do
     words[i] = self.vocabulary[id]
@@ -91,17 +91,17 @@ end
 
 -- ---- bytes ----
 
-local Byte = class "ByteTokenizer"
-function Byte:init() self.n = 256 end
+local ByteTokenizer = class "ByteTokenizer"
+function ByteTokenizer:init() self.n = 256 end
 
 --- -> int64 (number of bytes): each byte and 1.
-function Byte.encode(_, text)
+function ByteTokenizer.encode(_, text)
   simple.check_text("encode", text)
   return core._from_bytes(text):long() + 1
 end
 
 --- -> the bytes of ids, a tensor or a list, as a string.
-function Byte.decode(_, ids)
+function ByteTokenizer.decode(_, ids)
   local words = {}
   for i, id in ipairs(simple.ids_of("decode", ids)) do
     if math.type(id) ~= "integer" or id < 1 or id > 256 then
