@@ -296,6 +296,16 @@ end
 local bind_join = options.signature("join", [[fn?: function, *,
   divide_by_initial_world_size: boolean = true, states: list = {}]])
 
+-- A rank without data reaches no norm, whose statistics the others would wait for.
+local function refuse_sync_norms(self)
+  for _, part in ipairs(#self._group.ranks > 1 and self.module:modules() or {}) do
+    if part.class == "SyncBatchNorm" then
+      caller.raise("join: the model has a SyncBatchNorm, whose statistics all ranks make together; "
+        .. "hint: as many batches on all ranks, as data.DistributedSampler gives")
+    end
+  end
+end
+
 -- Takes part in the passes of the others until none has data any more, then gives all ranks what
 -- the one has that stopped last.
 local function leave_join(self, states)
@@ -338,6 +348,7 @@ function DistributedDataParallel:join(...)
   refuse_shards(self, "join", ", and all ranks as many batches; hint: data.DataLoader(set, {shards "
     .. "= ...})")
   if self._join then caller.raise("join: is open already") end
+  refuse_sync_norms(self)
   if #self._sharers > 0 then
     caller.raise("join: the gradients are shared out by %s, whose steps all ranks make together; "
       .. "hint: as many batches on all ranks, as data.DistributedSampler gives",
