@@ -587,6 +587,40 @@ describe("bench/ops", function()
   end)
 end)
 
+describe("bench/scale_model", function()
+  -- One bucket that is complete at the end: its sum comes behind a step of 30 ms.
+  local function model(more)
+    local pipe <close> = assert(io.popen(("env LUA_PATH='./lua/?.lua;./lua/?/init.lua;;' "
+      .. "LUA_CPATH='./%s/lua/?.so;;' lua5.4 scripts/bench/scale_model.lua --sizes 1000000 "
+      .. "--gpus 1,8,16,32 --inside 0,1 --outside 0,0.125 --jitter 0 --step 30 %s 2>&1")
+      :format(build, more)))
+    return pipe:read "a"
+  end
+
+  it("adds up what a gradient takes within a node and between nodes", function()
+    -- 2 x 7 x 125000 / 1e9 = 1.75 ms within; between two nodes 2 x 1/2 x 125000 / 0.125e9 = 1 ms,
+    -- between four 1.5 ms
+    has(model "", "--sizes: 1.0 MB of gradients (float32) in 1 buckets",
+      "| 1    | 30.00     | 100.0 % ", "| 8    | 31.75     | 94.5 % ",
+      "| 16   | 32.75     | 91.6 % ", "| 32   | 33.25     | 90.2 % ")
+    has(model "--outside 500,0.125", "| 16   | 33.75 ", "| 32   | 35.25     | 85.1 %", "missed")
+  end)
+
+  it("hides what comes early behind the backward pass", function()
+    -- all but the last of 20 buckets: only that one is left, 20 MiB x 14 / 8 / 100 GB/s
+    local sizes = ("20971520,"):rep(20)
+    has(model("--bucket 20 --inside 0,100 --gpus 8 --sizes " .. sizes), "in 20 buckets",
+      "| 8    | 30.37     | 98.8 % ")
+  end)
+
+  it("takes a model's parameters, and names what it does not know", function()
+    has(model "--sizes '' --model resnet18 --wire bfloat16", "resnet18: 23.4 MB of gradients")
+    has(model "--sizes '' --model resnet", "--model is resnet, wanted one of dm.models")
+    has(model "--wire int8 --sizes ''", "--wire is int8, wanted float32, bfloat16 or float16")
+    has(model "--inside 3", "--inside is 3, wanted 2 numbers")
+  end)
+end)
+
 it("prompt_image draws a session at the prompt #slow", function()
   if not os.execute "script -qec true /dev/null >/dev/null 2>&1" then
     return pending "no script(1), or no pseudo-terminals here"
