@@ -429,6 +429,27 @@ static void check_tile(const dm_Kernel *kn, const dm_Kernel *plain, int m, int n
   free_array(a), free_array(b), free_array(c0), free_array(c1);
 }
 
+/* Few rows with a b that lies turned: the bits of the tile of the same numbers. */
+static void check_turned(const dm_Kernel *kn, int m) {
+  const int n = 1 + (int)below(kn->nr);
+  const int64_t k = below(70), b_cs = k + below(3), a_rs = below(2) ? 1 : k + 1;
+  const int64_t a_cs = a_rs == 1 ? m : 1, c_rs = n + below(3), es = dm_dtype_size(kn->type);
+  char *const a = random_array(kn->type, m * (k + 1)), *const b =
+                                                           random_array(kn->type, n * b_cs);
+  char *const rows = new_array(kn->type, k * n);
+  for (int64_t p = 0; p < k; p++)
+    for (int64_t j = 0; j < n; j++)
+      memcpy(rows + (p * n + j) * es, b + (j * b_cs + p) * es, (size_t)es);
+  void *const c0 = random_array(kn->type, m * c_rs), *const c1 = new_array(kn->type, m * c_rs);
+  memcpy(c1, c0, (size_t)(m * c_rs * es));
+  const bool add = below(2);
+  kn->tile(m, n, k, a, a_rs, a_cs, rows, n, c0, c_rs, add);
+  kn->turned(m, n, k, a, a_rs, a_cs, b, b_cs, c1, c_rs, add);
+  check(guards_hold(kn->type, m * c_rs, c1) && memcmp(c0, c1, (size_t)(m * c_rs * es)) == 0,
+        "kernel: few rows");
+  free_array(a), free_array(b), free_array(rows), free_array(c0), free_array(c1);
+}
+
 static void check_packing(const dm_Kernel *kn, const dm_Kernel *plain, dm_DType from) {
   const int width = below(2) ? kn->mr : kn->nr, n = 1 + (int)below(width);
   const int64_t k = 1 + below(40), size = k * width, gap = below(3);
@@ -517,6 +538,7 @@ static void check_variant(const dm_Kernel *(*kernel)(dm_DType)) {
       for (int n = 1; n <= kn->nr; n++)
         for (int round = 0; round < 3; round++) check_tile(kn, plain, m, n);
     for (int round = 0; round < 120; round++) {
+      if (kn->turned) check_turned(kn, 1 + round % DM_FEW_ROWS);
       check_packing(kn, plain, i == 0 ? from[round % 3] : DM_F64);
       check_gathers(kn, plain);
     }

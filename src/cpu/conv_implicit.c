@@ -180,7 +180,7 @@ static void run_strip(const Job *job, const Work *w, const Chunk *chunk, int64_t
     sums.add = chunk->add;
   }
   const dm_Panels weights = dm_packed_panels(kernel, chunk->weights, p->depth * kernel->mr);
-  const dm_Strip strip = {w->strip, nr};
+  const dm_Strip strip = {.at = w->strip, .rs = nr};
   dm_tile_column(kernel, chunk->rows, n, dm_depth(kernel, chunk->depth), &weights, &strip,
                  &sums, NULL);
   if (!staged && !contiguous)

@@ -94,7 +94,7 @@ static void add_tile(const Job *job, const Work *w, const dm_ConvTile *tile, con
                      int64_t dy_rs, int64_t lanes, char *sums, bool add) {
   const dm_Kernel *const kernel = job->multiply_kernel;
   const int64_t nr = job->gather_kernel->nr, mr = kernel->mr, es = job->es;
-  const dm_Strip strip = {w->strip, nr};
+  const dm_Strip strip = {.at = w->strip, .rs = nr};
   for (int64_t k = 0; k < tile->cols; k += DEPTH) {
     const int64_t depth = dm_min_i64(DEPTH, tile->cols - k);
     const dm_Panels rows = {dy + dm_depth(kernel, k) * es, mr * dy_rs, dy_rs, 1};

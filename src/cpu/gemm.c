@@ -61,6 +61,7 @@ typedef struct Gemm {
   dm_BiasAxis bias_axis;
   dm_Epilogue epilogue;
   bool direct_a, direct_b; /* the kernel reads the matrix where it lies */
+  bool turned;             /* both, and turns blocks of b, whose depth is contiguous */
   bool staged;             /* sums reach C through a buffer */
   int64_t tile_m, tile_n, n_tile_m, n_tile_n;
   int64_t kc, part_k, n_part; /* depth of a block, of a part */
@@ -147,7 +148,7 @@ static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t 
     list_prefetches(g, t, k0, kc, j0, prefetch);
     for (int64_t j = 0; j < n; j += nr) {
       const dm_Strip strip = {g->direct_b ? b + j * es : buf->b + j * depth * es,
-                              g->direct_b ? g->b.rs : nr};
+                              g->direct_b ? g->b.rs : nr, false};
       dm_Prologue prologue = t->prologue;
       if (begun) prologue.at = (const char *)prologue.at + (j0 + j) * prologue.col * es;
       const dm_Sums sums = {out + (j0 + j) * es, out_rs, add, begun ? &prologue : NULL};
@@ -161,10 +162,31 @@ static void zero_rows(char *out, int64_t m, int64_t n_bytes, int64_t rs_bytes) {
   for (int64_t i = 0; i < m; i++) memset(out + i * rs_bytes, 0, (size_t)n_bytes);
 }
 
+/* The sums of a tile of few rows over its depth: a strip of columns is read along all of it. */
+static void sum_turned(const Gemm *g, const Tile *t, char *out, int64_t out_rs, bool add) {
+  const int64_t nr = g->kn->nr;
+  for (int64_t j = 0; j < t->n; j += nr)
+    for (int64_t k = t->k0; k < t->k1; k += g->kc) {
+      const bool is_first = k == t->k0;
+      const dm_Panels a = {mat_at(&g->a, t->a, t->i, k), 0, g->a.rs, g->a.cs};
+      const dm_Strip strip = {mat_at(&g->b, t->b, k, t->j + j), g->b.cs, true};
+      dm_Prologue prologue = t->prologue;
+      if (prologue.at) prologue.at = (const char *)prologue.at + j * prologue.col * g->es;
+      const dm_Sums sums = {out + j * g->es, out_rs, add || !is_first,
+                            is_first && prologue.at ? &prologue : NULL};
+      dm_tile_column(g->kn, t->m, (int)dm_min_i64(nr, t->n - j), dm_min_i64(g->kc, t->k1 - k),
+                     &a, &strip, &sums, NULL);
+    }
+}
+
 /* The sums of a tile over its depth [k0, k1), block after block, into out. */
 static void sum_tile(const Gemm *g, const Tile *t, const Buffers *buf, char *out,
                      int64_t out_rs, bool add) {
   if (t->k0 == t->k1 && !add) zero_rows(out, t->m, t->n * g->es, out_rs * g->es);
+  if (g->turned) {
+    sum_turned(g, t, out, out_rs, add);
+    return;
+  }
   for (int64_t k = t->k0; k < t->k1; k += g->kc) {
     run_block(g, t, buf, k, dm_min_i64(g->kc, t->k1 - k), out, out_rs, add);
     add = true;
@@ -320,6 +342,12 @@ static void plan_tiles(Gemm *g) {
   }
 }
 
+/* Whether the kernel reads b in blocks that it turns: numbers of its own type, whose depth is
+   contiguous. */
+static bool can_turn(const dm_Kernel *kn, const dm_Mat *a, const dm_Mat *b) {
+  return kn->turned && a->dtype == kn->type && b->dtype == kn->type && b->rs == 1;
+}
+
 /* An operand is read where it lies if it has the compute type and packing would cost more than
    it saves: the kernel uses each element of A n / nr times, and of B m / mr times. */
 static void plan_direct(Gemm *g) {
@@ -328,6 +356,8 @@ static void plan_direct(Gemm *g) {
   g->direct_a = g->a.dtype == type && (small || g->n <= 2 * g->kn->nr);
   g->direct_b =
       g->b.dtype == type && g->b.cs == 1 && (small || g->m <= DIRECT_PANELS * g->kn->mr);
+  g->turned = g->m <= DM_FEW_ROWS && g->b.cs != 1 && can_turn(g->kn, &g->a, &g->b);
+  if (g->turned) g->direct_a = g->direct_b = true;
 }
 
 /* The kernel for both operands' dtype, or that of the compute type where they differ or k is
@@ -337,14 +367,16 @@ static const dm_Kernel *kernel_for(const Gemm *g, dm_DType type) {
 }
 
 /* A matrix whose columns are contiguous, times one column, becomes a row times the transpose of
-   the matrix: the kernel takes its columns as vectors, where it lies. C is contiguous, and is
-   the same either way. */
+   the matrix: the kernel takes its columns as vectors, where it lies. So does one whose rows
+   are, where the kernel turns them. C is contiguous, and is the same either way. */
 static void transpose_column(Gemm *g) {
-  if (g->n != 1 || g->m == 1 || g->a.rs != 1 || g->ldc != 1) return;
   const dm_Mat a = g->a, b = g->b;
+  const dm_Mat turned = {a.data, a.dtype, a.cs, a.rs};
+  if (g->n != 1 || g->m == 1 || g->ldc != 1) return;
+  if (a.rs != 1 && !can_turn(dm_kernel(DM_F32), &b, &turned)) return;
   const int64_t m = g->m, a_step = g->a_step;
   g->a = (dm_Mat){.data = b.data, .dtype = b.dtype, .rs = b.cs, .cs = b.rs};
-  g->b = (dm_Mat){.data = a.data, .dtype = a.dtype, .rs = a.cs, .cs = a.rs};
+  g->b = turned;
   g->m = 1;
   g->n = g->ldc = m;
   g->a_step = g->b_step;

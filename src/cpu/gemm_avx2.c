@@ -297,6 +297,50 @@ static void pack_f32(dm_DType t, const void *src, int64_t ls, int64_t ks, int n_
   dm_pack_f32(t, src, ls, ks, n_lane, k, width, dst);
 }
 
+/* ---- few rows of A ---------------------------------------------------------------- */
+
+/* Eight columns of b in n_lane <= 8, of which the last is repeated: their products with m rows
+   of a. */
+INLINE void turned_columns(int m, int n_lane, int64_t k, const float *a, int64_t a_rs,
+                           int64_t a_cs, const float *b, int64_t b_cs, float *c, int64_t c_rs,
+                           bool add) {
+  __m256 s[DM_FEW_ROWS], r[8];
+  float line[8] = {0};
+  int64_t p = 0;
+  for (int i = 0; i < m; i++) s[i] = _mm256_setzero_ps();
+  for (; p + 8 <= k; p += 8, a += 8 * a_cs) {
+    for (int l = 0; l < 8; l++)
+      r[l] = _mm256_loadu_ps(b + dm_min_i64(l, n_lane - 1) * b_cs + p);
+    transpose8(r);
+    for (int q = 0; q < 8; q++)
+      for (int i = 0; i < m; i++)
+        s[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(a + i * a_rs + q * a_cs), r[q], s[i]);
+  }
+  for (; p < k; p++, a += a_cs) {
+    for (int l = 0; l < n_lane; l++) line[l] = b[l * b_cs + p];
+    const __m256 v = _mm256_loadu_ps(line);
+    for (int i = 0; i < m; i++)
+      s[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(a + i * a_rs), v, s[i]);
+  }
+  for (int i = 0; i < m; i++, c += c_rs) {
+    _mm256_storeu_ps(line, s[i]);
+    for (int l = 0; l < n_lane; l++) c[l] = add ? c[l] + line[l] : line[l];
+  }
+}
+
+static void turned_f32(int m, int n, int64_t k, const void *a, int64_t a_rs, int64_t a_cs,
+                       const void *vb, int64_t b_cs, void *vc, int64_t c_rs, bool add) {
+  const float *b = vb;
+  float *c = vc;
+  for (; n > 0; n -= 8, b += 8 * b_cs, c += 8) {
+    const int n_lane = n < 8 ? n : 8;
+    if (m == 1) turned_columns(1, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add);
+    else if (m == 2) turned_columns(2, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add);
+    else if (m == 3) turned_columns(3, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add);
+    else turned_columns(4, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add);
+  }
+}
+
 /* ---- gathering floats ---------------------------------------------------------- */
 
 /* Eight lanes in one or two runs: the second starts at lane `cut`, and what
@@ -421,6 +465,7 @@ static const dm_Kernel avx2_f32 = {.type = DM_F32,
                                    .mr = MR,
                                    .nr = 16,
                                    .tile = tile_f32,
+                                   .turned = turned_f32,
                                    .pack = pack_f32,
                                    .gather = gather_f32,
                                    .gather_t = gather_t_f32,

@@ -26,6 +26,13 @@
 typedef void dm_TileFn(int m, int n, int64_t k, const void *a, int64_t a_rs, int64_t a_cs,
                        const void *b, int64_t b_rs, void *c, int64_t c_rs, bool add);
 
+/* The same for m <= DM_FEW_ROWS and a b whose depth is contiguous, as a layer's weights are:
+   element (k,j) is b[j*b_cs + k]. Blocks of b are turned in registers, which costs less than
+   packing what few rows use; each sum has the bits of dm_TileFn's. */
+typedef void dm_TurnedFn(int m, int n, int64_t k, const void *a, int64_t a_rs, int64_t a_cs,
+                         const void *b, int64_t b_cs, void *c, int64_t c_rs, bool add);
+enum { DM_FEW_ROWS = 4 };
+
 /* dst[k*width + l] = src(l,k), l < n_lane <= width, at src + l*ls + k*ks
    elements of dtype t. Lanes from n_lane on may come to hold anything. */
 typedef void dm_PackFn(dm_DType t, const void *src, int64_t ls, int64_t ks, int n_lane,
@@ -62,6 +69,7 @@ typedef struct dm_Kernel {
   dm_DType type; /* of sums: DM_F32 or DM_F64 */
   int mr, nr;    /* at most DM_MOST_NR */
   dm_TileFn *tile;
+  dm_TurnedFn *turned; /* NULL: there is none */
   dm_PackFn *pack;
   dm_GatherFn *gather, *gather_t;
   dm_StencilFn *stencil;
@@ -142,10 +150,11 @@ static inline dm_Panels dm_packed_panels(const dm_Kernel *kn, const void *at, in
   return (dm_Panels){at, panel, kn->tiles ? DM_TILE_PAIRS : 1, kn->mr};
 }
 
-/* A strip of b: element (k,j) is at[k*rs + j]. */
+/* A strip of b: element (k,j) is at[k*rs + j]; of a strip that is turned, at[j*rs + k]. */
 typedef struct dm_Strip {
   const void *at;
   int64_t rs;
+  bool is_turned;
 } dm_Strip;
 
 /* Sums c: element (i,j) is at[i*rs + j]. The product is added to what c holds (add), to the

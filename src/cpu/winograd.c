@@ -222,7 +222,7 @@ static void store_strip(const Wino *j, const Run *run, int n_run, const float *m
 static void multiply(const Wino *j, int64_t e, int n, const float *v, float *m) {
   const int mr = j->kn->mr;
   const dm_Panels u = {j->u + e * j->u_step, j->in * mr, 1, mr};
-  const dm_Strip strip = {v, j->width};
+  const dm_Strip strip = {.at = v, .rs = j->width};
   const dm_Sums sums = {m, j->width, false, NULL};
   dm_tile_column(j->kn, j->out, n, j->in, &u, &strip, &sums, NULL);
 }
@@ -412,7 +412,7 @@ static void multiply_chunk(void *ctx, int64_t begin, int64_t end) {
         const int64_t depth = dm_min_i64(DW_DEPTH, d->n - k);
         kn->pack(DM_F32, d->v + e * d->v_step + c * step + k, step, 1, n, depth, kn->nr, strip);
         const dm_Panels g = {d->g + e * d->g_step + k, kn->mr * step, step, 1};
-        const dm_Strip v = {strip, kn->nr};
+        const dm_Strip v = {.at = strip, .rs = kn->nr};
         const dm_Sums sums = {d->m + e * out * in + c, in, d->first + k > 0, NULL};
         dm_tile_column(kn, out, n, depth, &g, &v, &sums, NULL);
       }
