@@ -180,3 +180,31 @@ describe("dot", function()
     assert.is_true(math.abs(one - (x:double() * y:double()):sum():item()) < 1e-2)
   end)
 end)
+
+local LAST_BIT = {bfloat16 = 2 ^ -8, float16 = 2 ^ -11}
+
+describe("few rows of a batch", function()
+  -- Weights are read where they lie, not packed; up to 128 rows k is cut alike.
+  it("have the bits of the whole batch, on the CPU", function()
+    dm.manual_seed(6)
+    for _, dtype in ipairs{"float32", "float64", "bfloat16", "float16"} do
+      for _, size in ipairs{{1, 96, 640}, {2, 513, 250}, {3, 100, 37}, {4, 3, 1000}, {1, 17, 2500},
+        {5, 1100, 96}, {31, 17, 640}, {32, 100, 333}, {33, 64, 64}} do
+        local m, n, k = table.unpack(size)
+        local function random(...) return dm.randn({...}, {device = "cpu"}):to(dtype) end
+        local x, w, bias = random(80, k), random(n, k), random(n)
+        local whole = nn.functional.linear(x, w, bias)
+        local few = nn.functional.linear(x[{{1, m}}], w, bias)
+        local what = ("%s %d x %d x %d"):format(dtype, m, n, k)
+        assert.is_true(dm.equal(whole[{{1, m}}], few), what)
+        assert.is_true(dm.equal(dm.matmul(x, w:t())[1], dm.matmul(w, x[1])), what)
+        local sums = dm.addmm(few, x[{{1, m}}], w:t(), {beta = 1}) -- adds to what the output holds
+        assert.is_true(dm.equal(dm.addmm(whole, x, w:t(), {beta = 1})[{{1, m}}], sums), what)
+        local gap = (few:double() - nn.functional.linear(x[{{1, m}}]:double(), w:double(),
+          bias:double())):abs():max():item()
+        local sum, rounding = dtype == "float64" and 2 ^ -52 or 2 ^ -23, LAST_BIT[dtype] or 0
+        assert.is_true(gap < sum * 2 * k + rounding * 8 * math.sqrt(k), what)
+      end
+    end
+  end)
+end)

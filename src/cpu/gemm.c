@@ -62,6 +62,7 @@ typedef struct Gemm {
   dm_Epilogue epilogue;
   bool direct_a, direct_b; /* the kernel reads the matrix where it lies */
   bool turned;             /* both, and turns blocks of b, whose depth is contiguous */
+  bool swapped;            /* tiles take few rows of a as columns, and b's columns as rows */
   bool staged;             /* sums reach C through a buffer */
   int64_t tile_m, tile_n, n_tile_m, n_tile_n;
   int64_t kc, part_k, n_part; /* depth of a block, of a part */
@@ -92,8 +93,12 @@ typedef struct Buffers {
    empty. False without memory. */
 static bool get_buffers(const Gemm *g, Buffers *buf) {
   const int64_t kc = dm_depth(g->kn, g->kc), mr = g->kn->mr, nr = g->kn->nr;
-  const int64_t n_a = g->direct_a ? 0 : dm_ceil_div(g->tile_m, mr) * mr * kc;
-  const int64_t n_b = g->direct_b ? 0 : GROUP * nr * kc;
+  const int64_t n_a = g->direct_a  ? 0
+                      : g->swapped ? mr * kc
+                                   : dm_ceil_div(g->tile_m, mr) * mr * kc;
+  const int64_t n_b = g->direct_b  ? 0
+                      : g->swapped ? nr * (dm_depth(g->kn, g->part_k) + kc)
+                                   : GROUP * nr * kc;
   const int64_t n_sums = g->staged ? g->tile_m * (g->tile_n + APART) : 0;
   *buf = (Buffers){NULL, NULL, NULL};
   const int64_t pad = 16; /* elements; keeps each part on a cache line */
@@ -179,12 +184,57 @@ static void sum_turned(const Gemm *g, const Tile *t, char *out, int64_t out_rs, 
     }
 }
 
+/* 32 or fewer columns of b, j to j + n - 1 of the tile, as rows for the kernel's tiles: where
+   they lie, or packed at the end of the matrix. */
+static dm_Panels columns_as_rows(const Gemm *g, const Tile *t, const Buffers *buf, int64_t j,
+                                 int64_t n, int64_t k, int64_t kc) {
+  const dm_Kernel *const kn = g->kn;
+  const char *const at = mat_at(&g->b, t->b, k, t->j + j);
+  if (n == kn->mr && kc % dm_depth_unit(kn) == 0 && g->b.cs % 2 == 0 && (uintptr_t)at % 4 == 0)
+    return (dm_Panels){at, 0, g->b.cs / 2, 1};
+  dm_pack_panels(kn, DM_A, g->b.dtype, at, g->b.cs, 1, n, kc, buf->a);
+  return dm_packed_panels(kn, buf->a, 0);
+}
+
+/* out (m, n) = [out or prologue +] the transpose of b^T a^T, whose tiles read b where it lies:
+   a's few rows are packed once, as columns. The tiles' sums are the same either way. */
+static void sum_swapped(const Gemm *g, const Tile *t, const Buffers *buf, float *out,
+                        int64_t out_rs, bool add) {
+  const dm_Kernel *const kn = g->kn;
+  const int64_t nr = kn->nr, block = nr * dm_depth(kn, g->kc) * g->es;
+  const dm_Prologue *const first = t->prologue.at ? &t->prologue : NULL;
+  float sums[DM_MOST_NR * DM_MOST_NR];
+  char *strip = buf->b;
+  for (int64_t k = t->k0; k < t->k1; k += g->kc, strip += block)
+    dm_pack_panels(kn, DM_B, g->a.dtype, mat_at(&g->a, t->a, t->i, k), g->a.rs, g->a.cs, t->m,
+                   dm_min_i64(g->kc, t->k1 - k), strip);
+  for (int64_t j = 0; j < t->n; j += kn->mr) {
+    const int64_t n = dm_min_i64(kn->mr, t->n - j);
+    for (int64_t r = 0; (add || first) && r < n; r++)
+      for (int64_t i = 0; i < t->m; i++)
+        sums[r * nr + i] =
+            first ? ((const float *)first->at)[i * first->row + (j + r) * first->col]
+                  : out[i * out_rs + j + r];
+    strip = buf->b;
+    for (int64_t k = t->k0; k < t->k1; k += g->kc, strip += block) {
+      const int64_t kc = dm_min_i64(g->kc, t->k1 - k);
+      const dm_Panels rows = columns_as_rows(g, t, buf, j, n, k, kc);
+      const dm_Strip columns = {strip, nr, false};
+      const dm_Sums to = {sums, nr, add || first || k > t->k0, NULL};
+      dm_tile_column(kn, n, (int)t->m, dm_depth(kn, kc), &rows, &columns, &to, NULL);
+    }
+    for (int64_t i = 0; i < t->m; i++)
+      for (int64_t r = 0; r < n; r++) out[i * out_rs + j + r] = sums[r * nr + i];
+  }
+}
+
 /* The sums of a tile over its depth [k0, k1), block after block, into out. */
 static void sum_tile(const Gemm *g, const Tile *t, const Buffers *buf, char *out,
                      int64_t out_rs, bool add) {
   if (t->k0 == t->k1 && !add) zero_rows(out, t->m, t->n * g->es, out_rs * g->es);
-  if (g->turned) {
-    sum_turned(g, t, out, out_rs, add);
+  if (g->turned || g->swapped) {
+    if (g->turned) sum_turned(g, t, out, out_rs, add);
+    else sum_swapped(g, t, buf, (float *)(void *)out, out_rs, add);
     return;
   }
   for (int64_t k = t->k0; k < t->k1; k += g->kc) {
@@ -342,11 +392,12 @@ static void plan_tiles(Gemm *g) {
   }
 }
 
-/* Whether the kernel reads b in blocks that it turns: numbers of its own type, whose depth is
-   contiguous. */
+/* Whether few rows of a read b, whose depth is contiguous, where it lies: by a kernel that
+   turns blocks of it, or by tiles that take its columns as rows. */
 static bool can_turn(const dm_Kernel *kn, const dm_Mat *a, const dm_Mat *b) {
   return kn->turned && a->dtype == kn->type && b->dtype == kn->type && b->rs == 1;
 }
+static bool can_swap(const dm_Kernel *kn, const dm_Mat *b) { return kn->tiles && b->rs == 1; }
 
 /* An operand is read where it lies if it has the compute type and packing would cost more than
    it saves: the kernel uses each element of A n / nr times, and of B m / mr times. */
@@ -358,6 +409,7 @@ static void plan_direct(Gemm *g) {
       g->b.dtype == type && g->b.cs == 1 && (small || g->m <= DIRECT_PANELS * g->kn->mr);
   g->turned = g->m <= DM_FEW_ROWS && g->b.cs != 1 && can_turn(g->kn, &g->a, &g->b);
   if (g->turned) g->direct_a = g->direct_b = true;
+  g->swapped = g->m <= g->kn->nr && g->b.cs != 1 && can_swap(g->kn, &g->b);
 }
 
 /* The kernel for both operands' dtype, or that of the compute type where they differ or k is
@@ -373,7 +425,7 @@ static void transpose_column(Gemm *g) {
   const dm_Mat a = g->a, b = g->b;
   const dm_Mat turned = {a.data, a.dtype, a.cs, a.rs};
   if (g->n != 1 || g->m == 1 || g->ldc != 1) return;
-  if (a.rs != 1 && !can_turn(dm_kernel(DM_F32), &b, &turned)) return;
+  if (a.rs != 1 && !can_turn(g->kn, &b, &turned) && !can_swap(g->kn, &turned)) return;
   const int64_t m = g->m, a_step = g->a_step;
   g->a = (dm_Mat){.data = b.data, .dtype = b.dtype, .rs = b.cs, .cs = b.rs};
   g->b = turned;
@@ -392,9 +444,9 @@ static dm_status run(Gemm *g) {
     return dm_fail(DM_EARG, "matmul: a is %s and b is %s; float64 goes with float64",
                    dm_dtype_name(g->a.dtype), dm_dtype_name(g->b.dtype));
   if (g->m <= 0 || g->n <= 0 || g->n_batch <= 0) return DM_OK;
-  transpose_column(g);
   g->kn = kernel_for(g, wide ? DM_F64 : DM_F32);
   g->es = dm_dtype_size(g->kn->type);
+  transpose_column(g);
   plan_split(g);
   g->staged = g->n_part == 1 && (g->epilogue.c_dtype != g->kn->type || g->epilogue.alpha != 1 ||
                                  (g->epilogue.beta != 0 && g->epilogue.beta != 1));
