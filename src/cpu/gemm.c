@@ -13,6 +13,10 @@
    16-bit C, or where alpha or beta are neither 0 nor 1, they pass through a buffer and are
    scaled, biased and rounded once (dm_epilogue_row).
 
+   Few rows of A use each element of B once or a few times, less often than packing pays for.
+   Where the depth of B is contiguous, as a layer's weights have it, the kernel turns blocks of
+   B in registers (sum_turned), or takes the columns of B as the rows of a tile (sum_swapped).
+
    Where C is small and k is long, as in gradients of weights, k is cut too, into parts that
    have sums of their own and are added in order. Each element of C is a sum in order of k,
    and the number of parts depends on the shape alone, so that neither the tiles nor the number
