@@ -122,9 +122,9 @@ for name in ([[amp.initialize/cast_model_type amp.initialize/loss_scale
   ANYTHING[name] = true
 end
 
--- {["nn.Linear"] = class, ...}
+-- {["nn.Linear"] = class, ...}; ops, in C and in Lua, are looked at below.
 local function all()
-  local found = {}
+  local found, in_lua = {}, require("demilune.ops").rows
   for prefix, module in pairs(MODULES) do
     for name in (LATE[prefix] or ""):gmatch "%S+" do
       found[("%s.%s"):format(prefix, name)] = module[name]
@@ -132,6 +132,7 @@ local function all()
     for name, value in pairs(module) do
       local full = ("%s.%s"):format(prefix, name)
       local is_op = rawequal(value, dm[name]) or rawequal(value, dm[prefix .. "_" .. name])
+        or in_lua[name] or in_lua[("%s_%s"):format(prefix, name)]
       if is_callable(value) and not is_op and not FREE[full] and not ONE[full] then
         found[full] = value
       end
@@ -171,6 +172,18 @@ describe("each class and function", function()
     end
     table.sort(mute)
     assert.equal("", table.concat(mute, "\n"))
+  end)
+
+  it("does so where it is an op written in Lua", function()
+    for _, row in ipairs(require("demilune.ops").rows) do
+      for form, fn in pairs{[""] = row.fn, _ = row.in_place} do
+        local x = dm.ones(1)
+        local ok, text = pcall(fn, x, {no_such_option = true})
+        assert.is_false(ok, row.name .. form)
+        local takes = "%s: unknown option 'no_such_option'\n  %s%%([^)]*%%)$"
+        assert.matches(takes:format(row.name, row.name), text)
+      end
+    end
   end)
 
   it("names each argument that is of another kind, at the caller's line", function()

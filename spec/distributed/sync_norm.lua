@@ -114,7 +114,7 @@ end
 local whole = net()
 local synced = nn.SyncBatchNorm.convert_sync_batchnorm(net())
 local ddp = nn.parallel.DistributedDataParallel(synced)
-fails("join: the model has a SyncBatchNorm, whose statistics all ranks make together", ddp.join, ddp)
+fails("join: the model has a SyncBatchNorm, whose statistics all ranks make", ddp.join, ddp)
 local of_whole = optim.SGD(whole:parameters(), {lr = 0.1, momentum = 0.9})
 local of_ddp = optim.SGD(ddp:parameters(), {lr = 0.1, momentum = 0.9})
 for step = 1, 5 do

@@ -34,6 +34,17 @@ local function parse(signature)
   return slots
 end
 
+-- Raises what is wrong with a call, and what the op takes.
+local function refuse(name, slots, text, ...)
+  local takes = {}
+  for i, slot in ipairs(slots) do
+    takes[i] = slot.name .. (slot.list and "..." or "")
+    if slot.default ~= nil then takes[i] = ("%s = %s"):format(takes[i], tostring(slot.default))
+    elseif slot.optional then takes[i] = takes[i] .. "?" end
+  end
+  caller.raise("%s: %s\n  %s(%s)", name, text:format(...), name, table.concat(takes, ", "))
+end
+
 -- A table of options: it has names and no list part.
 local function is_options(v)
   return type(v) == "table" and #v == 0 and type(next(v)) == "string"
@@ -62,7 +73,7 @@ local function read_named(name, slots, named, values)
     local at = slots[key]
     if type(at) ~= "number" or key == "n_tensor" then
       local near = options.nearest(tostring(key), slots)
-      caller.raise("%s: unknown option '%s'%s", name, tostring(key),
+      refuse(name, slots, "unknown option '%s'%s", tostring(key),
         near and ("; did you mean '%s'?"):format(near) or "")
     end
     values[at] = v
@@ -88,13 +99,12 @@ local function read(name, slots, ...)
       while values[option] ~= nil do option = option + 1 end
       local gap = slots[option]
       if slot and not slot.optional and not gap then
-        caller.raise("%s: %s: tensor expected, got %s", name, slot.name, type(v))
+        refuse(name, slots, "%s: tensor expected, got %s", slot.name, type(v))
       elseif not gap and not (type(v) == "table" and next(v) == nil) then
-        caller.raise("%s: argument %d is one too many", name, i)
+        refuse(name, slots, "argument %d is one too many", i)
       end
       if gap and gap.list and type(v) ~= "number" and type(v) ~= "table" then
-        caller.raise("%s: %s: number or table of numbers expected, got %s", name, gap.name,
-          type(v))
+        refuse(name, slots, "%s: number or table of numbers expected, got %s", gap.name, type(v))
       end
       if gap and gap.rest then values[option], i = {table.unpack(given, i, n)}, n + 1
       elseif gap and gap.list then values[option], i = list_at(given, i, n, is_number)
@@ -105,11 +115,10 @@ local function read(name, slots, ...)
   for k, slot in ipairs(slots) do
     if values[k] == nil then values[k] = slot.default end
     if values[k] == nil and not slot.optional then
-      caller.raise("%s: %s is missing", name, slot.tensor and ("tensor '%s'"):format(slot.name)
-        or ("'%s'"):format(slot.name))
+      refuse(name, slots, "%s'%s' is missing", slot.tensor and "tensor " or "", slot.name)
     end
     if slot.tensor and values[k] ~= nil and not fits(slot, values[k]) then
-      caller.raise("%s: %s: tensor expected, got %s", name, slot.name, type(values[k]))
+      refuse(name, slots, "%s: tensor expected, got %s", slot.name, type(values[k]))
     end
   end
   return table.unpack(values, 1, #slots)
