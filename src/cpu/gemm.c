@@ -396,8 +396,8 @@ static void plan_tiles(Gemm *g) {
   }
 }
 
-/* Whether few rows of a read b, whose depth is contiguous, where it lies: by a kernel that
-   turns blocks of it, or by tiles that take its columns as rows. */
+/* Whether few rows of a can read b, whose depth is contiguous, without packing: can_turn by a
+   kernel that turns blocks of it, can_swap by tiles that take its columns as rows. */
 static bool can_turn(const dm_Kernel *kn, const dm_Mat *a, const dm_Mat *b) {
   return kn->turned && a->dtype == kn->type && b->dtype == kn->type && b->rs == 1;
 }
