@@ -587,6 +587,16 @@ describe("bench/ops", function()
   end)
 end)
 
+describe("bench/generate", function()
+  it("times a token, without PyTorch, too", function()
+    local pipe <close> = assert(io.popen(("env PYTHON=false "
+      .. "LUA_PATH='./lua/?.lua;./lua/?/init.lua;;' LUA_CPATH='./%s/lua/?.so;;' "
+      .. "lua5.4 scripts/bench/generate.lua --rounds 1 --layers 1 --width 64 "
+      .. "--vocabulary 99 --prompt 8 --tokens 2 2>&1"):format(build)))
+    has(pipe:read "a", "PyTorch absent", "| float32, batch 1  |", "| bfloat16, batch 8 |")
+  end)
+end)
+
 describe("bench/scale_model", function()
   -- One bucket that is complete at the end: its sum comes behind a step of 30 ms.
   local function model(more)

@@ -15,7 +15,15 @@ local function draw(scores, o)
   return best:gather(-1, core.multinomial(chances, 1, {generator = o.generator}))
 end
 
--- ids with n more in each row; the model looks at the last `context` of them.
+-- The scores (B, V) of the token after ids (B, T), which follow those of the cache if there is
+-- one.
+local function next_scores(model, ids, cache)
+  if model.next_scores then return model:next_scores(ids, cache) end
+  return model(ids):select(2, ids:size(2))
+end
+
+-- ids with n more in each row; the model looks at the last `context` of them. A model with a cache
+-- reads each token once, as long as it looks at all of them.
 local bind = options.signature("generate", [[ids: tensor, n: integer,
   temperature: number = 1.0, top_k: integer = 50, generator?: generator]])
 return function(model, context, ...)
@@ -29,14 +37,22 @@ return function(model, context, ...)
       core.is_tensor(ids) and tostring(ids.shape) or type(ids))
   end
   local was_training = model.training
-  local _ <close> = core.no_grad()
+  local _ <close> = setmetatable({}, {__close = function() model:train(was_training) end})
   model:eval()
+  local _ <close> = core.no_grad()
+  local longest = ids:size(2) + n - 1 -- the last token is not read
+  local cache = model.cache and model:cache(math.max(1, math.min(longest, context)))
   for _ = 1, n do
     local _ <close> = core.scope()
-    local seen = math.min(ids:size(2), context)
-    local scores = model(ids:narrow(2, ids:size(2) - seen + 1, seen)):select(2, seen)
+    local length = ids:size(2)
+    local read = 0
+    if length > context then
+      read, cache = length - context, nil
+    elseif cache then
+      read = cache.length
+    end
+    local scores = next_scores(model, ids:narrow(2, read + 1, length - read), cache)
     ids = core.keep(core.cat({ids, draw(scores, o)}, 2))
   end
-  model:train(was_training)
   return ids
 end

@@ -5,6 +5,7 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local nn = require "demilune.nn"
 local options = require "demilune.options"
+local Cache = require "demilune.models.cache"
 local TiedLinear = require "demilune.models.tied"
 local generate = require "demilune.models.generate"
 
@@ -34,7 +35,8 @@ end
 
 -- ---- one block ----
 
---- Causal self-attention: x (B, T, n_embd) -> (B, T, n_embd).
+--- Causal self-attention: x (B, T, n_embd) -> (B, T, n_embd). With a cache, in which this is
+--- layer i, x follows what the cache holds; mask (T, all so far) says who sees whom, or nil.
 local Attention = nn.Module:extend "GPT2Attention"
 Attention.holds_no_activations = true
 
@@ -45,12 +47,14 @@ function Attention:init(o)
   self.resid_dropout = nn.Dropout(o.dropout)
 end
 
-function Attention:forward(x)
+function Attention:forward(x, cache, i, mask)
   local B, T = x:size(1), x:size(2)
   local qkv = self.c_attn(x):reshape(B, T, 3, self.n_head, -1)
-  local function heads(i) return qkv:select(3, i):transpose(2, 3) end
-  local y = core.scaled_dot_product_attention(heads(1), heads(2), heads(3),
-    {is_causal = true, dropout_p = self.training and self.p or 0})
+  local function heads(part) return qkv:select(3, part):transpose(2, 3) end
+  local k, v = heads(2), heads(3)
+  if cache then k, v = cache:append(i, k, v) end
+  local y = core.scaled_dot_product_attention(heads(1), k, v,
+    {attn_mask = mask, is_causal = k:size(3) == T, dropout_p = self.training and self.p or 0})
   return self.resid_dropout(self.c_proj(y:transpose(2, 3):flatten(3)))
 end
 
@@ -79,14 +83,15 @@ function Block:init(o)
   self.mlp = MLP(o)
 end
 
-function Block:forward(x)
-  x = x + self.attn(self.ln_1(x))
+function Block:forward(x, ...)
+  x = x + self.attn(self.ln_1(x), ...)
   return x + self.mlp(self.ln_2(x))
 end
 
 -- ---- the model ----
 
---- GPT-2 without a head: ids (B, T) -> (B, T, n_embd).
+--- GPT-2 without a head: ids (B, T) -> (B, T, n_embd); with a cache they follow its tokens, and
+--- join them.
 local Model = nn.Module:extend "GPT2Model"
 
 local function embedding(n, dim)
@@ -106,19 +111,28 @@ function Model:init(o)
   self.ln_f = nn.LayerNorm(o.n_embd)
 end
 
-function Model:forward(ids)
+function Model:forward(ids, cache)
   if ids:dim() ~= 2 or ids:size(2) > self.block_size then
     caller.raise("GPT2: ids are %s, wanted {batch, 1 to %d tokens}", tostring(ids.shape),
       self.block_size)
   end
-  local positions = core.arange(ids:size(2), {device = ids.device})
+  if cache ~= nil and (getmetatable(cache) ~= Cache or cache.n_layer ~= #self.h) then
+    caller.raise("GPT2: the cache is %s, wanted one of this model's; hint: model:cache()",
+      type(cache) == "table" and tostring(cache) or type(cache))
+  end
+  if cache then cache:check(ids) end
+  local from, T = cache and cache.length or 0, ids:size(2)
+  local positions = core.arange(from + 1, from + T, {device = ids.device})
   local x = self.drop(self.wte(ids) + self.wpe(positions))
-  for _, block in ipairs(self.h) do x = block(x) end
+  local mask = cache and cache:mask(T, ids.device)
+  for i, block in ipairs(self.h) do x = block(x, cache, i, mask) end
+  if cache then cache.length = from + T end
   return self.ln_f(x)
 end
 
 --- GPT-2 with its head, which shares the embedding's weight: ids (B, T) -> scores of the
---- next token (B, T, vocab_size).
+--- next token (B, T, vocab_size). `model(ids, cache)` goes on where the cache's tokens end, and
+--- reads the new ones only; it wants dm.no_grad().
 local GPT2 = nn.Module:extend "GPT2LMHeadModel"
 
 function GPT2:init(o)
@@ -130,7 +144,23 @@ function GPT2:init(o)
   self.lm_head = TiedLinear(self.transformer.wte.weight)
 end
 
-function GPT2:forward(ids) return self.lm_head(self.transformer(ids)) end
+function GPT2:forward(ids, cache) return self.lm_head(self.transformer(ids, cache)) end
+
+--- A new cache of keys and values for `model(ids, cache)`, of a text of at most `capacity` tokens
+--- (block_size): two tensors (B, n_head, capacity, n_embd / n_head) for each block.
+function GPT2:cache(capacity)
+  local most = self.transformer.block_size
+  capacity = capacity or most
+  if math.type(capacity) ~= "integer" or capacity < 1 or capacity > most then
+    caller.raise("cache: capacity is %s, wanted 1 to %d tokens", tostring(capacity), most)
+  end
+  return Cache.new(#self.transformer.h, capacity)
+end
+
+-- The scores (B, vocab_size) of the token after ids (B, T).
+function GPT2:next_scores(ids, cache)
+  return self.lm_head(self.transformer(ids, cache):select(2, ids:size(2)))
+end
 
 --- Takes what Hugging Face's files hold too: names without "transformer.", causal masks
 --- among the weights, and no lm_head, which is wte.
@@ -148,7 +178,8 @@ function GPT2.known_names(_, state)
 end
 
 --- generate(ids, n, {temperature = 1, top_k = 50, generator =}) -> ids with n more in each
---- row. Only the last block_size of them are looked at.
+--- row. Only the last block_size of them are looked at. As long as all of them are, each token is
+--- read once and kept in a cache; after that the last block_size are read anew for each.
 function GPT2:generate(...)
   return generate(self, self.transformer.block_size, ...)
 end

@@ -26,6 +26,7 @@
 #include "op/random/random.h"
 
 enum { MIN_ROWS = 32, MAX_ROWS = 128 };
+enum { KEYS = 256 };                         /* keys that are summed at once */
 static const int64_t BLOCK_SCORES = 1 << 17; /* scores per block: half a MiB of float32 */
 static const int64_t TASK_WORK = 1 << 18;    /* multiply-adds that are worth a thread */
 
@@ -96,6 +97,14 @@ static int64_t keys_of(const Job *j, const Block *b, int64_t r) {
   return j->attr->is_causal ? dm_min_i64(b->n, b->i + r + 1) : b->n;
 }
 
+/* The buffers of a task, in one allocation: the block's scores, in the backward pass
+   as many gradients, one row of scores, one row of the draw, sums of the block's rows
+   that are rounded later, and the sums for gk (S, E) and gv (S, D). */
+typedef struct Scratch {
+  char *scores, *gradients, *row, *sum, *gk, *gv;
+  float *draw;
+} Scratch;
+
 /* s (m, n) = rows (m, depth) keys (n, depth)^T for the block: q k^T, or gy v^T in
    the backward pass. */
 static dm_status products(const Job *j, const Block *b, const dm_Tensor *rows,
@@ -105,12 +114,22 @@ static dm_status products(const Job *j, const Block *b, const dm_Tensor *rows,
                  DM_BIAS_NONE);
 }
 
-/* to (m, columns) = x (m, n) times the first n rows of t: w v, or gs k in the
-   backward pass. */
-static dm_status weigh(const Job *j, const Block *b, const void *x, const dm_Tensor *t,
-                       int64_t columns, char *to, dm_DType to_dtype) {
-  return dm_gemm(b->m, columns, b->n, 1, dense(x, j->type, b->n), matrix(t, b->batch), 0, to,
-                 to_dtype, columns, NULL, j->type, DM_BIAS_NONE);
+/* to (m, columns) = x (m, n) times the first n rows of t: w v, or gs k in the backward pass.
+   The keys are summed in blocks of fixed bounds, so that the bits of a row do not depend on the
+   number of keys after those that it sees. */
+static dm_status weigh(const Job *j, const Block *b, const Scratch *scratch, const void *x,
+                       const dm_Tensor *t, int64_t columns, char *to, dm_DType to_dtype) {
+  const bool rounds = to_dtype != j->type && b->n > KEYS;
+  char *sum = rounds ? scratch->sum : to;
+  for (int64_t k = 0; k < b->n; k += KEYS) {
+    dm_Mat weights = dense(x, j->type, b->n);
+    weights.data = (const char *)weights.data + k * dm_dtype_size(j->type);
+    DM_TRY(dm_gemm(b->m, columns, dm_min_i64(KEYS, b->n - k), 1, weights,
+                   from_row(matrix(t, b->batch), k), k > 0, sum, rounds ? j->type : to_dtype,
+                   columns, NULL, j->type, DM_BIAS_NONE));
+  }
+  if (rounds) dm_convert(j->type, sum, to_dtype, to, b->m * columns);
+  return DM_OK;
 }
 
 /* sum (n, columns) += x^T times the block's m rows of t: w^T gy or gs^T q. */
@@ -190,22 +209,15 @@ ROWS(f64, double)
 
 /* ---- scratch ---- */
 
-/* The buffers of a task, in one allocation: the block's scores, in the backward pass
-   as many gradients, one row of scores, one row of the draw, and the sums for gk (S,
-   E) and gv (S, D). */
-typedef struct Scratch {
-  char *scores, *gradients, *row, *gk, *gv;
-  float *draw;
-} Scratch;
-
 /* Divides the memory into buffers; rows are padded to 16 elements for aligned vectors. False
    when memory is out. */
 static bool get_scratch(Job *j, bool backward, Scratch *scratch) {
   const int64_t es = dm_dtype_size(j->type), padded = (j->S + 15) / 16 * 16;
   const int64_t scores = j->rows * padded * es, row = padded * es;
   const int64_t sums = backward ? padded * (j->E + j->D) * es : 0;
+  const int64_t sum = (j->rows * dm_max_i64(j->E, j->D) + 15) / 16 * 16 * es;
   char *p = dm_scratch(DM_SCRATCH_MATRIX, (backward ? 2 : 1) * scores + row +
-                                              padded * (int64_t)sizeof(float) + sums);
+                                              padded * (int64_t)sizeof(float) + sum + sums);
   scratch->scores = p;
   if (!p) {
     atomic_store(&j->failed, true);
@@ -214,7 +226,8 @@ static bool get_scratch(Job *j, bool backward, Scratch *scratch) {
   scratch->gradients = p + (backward ? scores : 0);
   scratch->row = scratch->gradients + scores;
   scratch->draw = (float *)(void *)(scratch->row + row);
-  scratch->gk = (char *)(scratch->draw + padded);
+  scratch->sum = (char *)(scratch->draw + padded);
+  scratch->gk = scratch->sum + sum;
   scratch->gv = scratch->gk + padded * j->E * es;
   return true;
 }
@@ -230,8 +243,8 @@ static dm_status forward_block(const Job *j, const Block *b, const Scratch *scra
   else
     softmax_block_f32(j, b, (float *)(void *)scratch->scores, (float *)(void *)scratch->row,
                       scratch->draw);
-  return weigh(j, b, scratch->scores, j->v, j->D, out_row(j->out, b->batch, j->L, b->i, j->D),
-               (dm_DType)j->out->dtype);
+  return weigh(j, b, scratch, scratch->scores, j->v, j->D,
+               out_row(j->out, b->batch, j->L, b->i, j->D), (dm_DType)j->out->dtype);
 }
 
 /* Thread body: task i is block i % n_block of batch i / n_block. */
@@ -312,8 +325,8 @@ static dm_status backward_block(const Job *j, const Block *b, const Scratch *scr
                         scratch->draw);
   DM_TRY(collect(j, b, scratch->scores, j->gy, j->D, scratch->gv));
   DM_TRY(collect(j, b, scratch->gradients, j->q, j->E, scratch->gk));
-  return weigh(j, b, scratch->gradients, j->k, j->E, out_row(j->gq, b->batch, j->L, b->i, j->E),
-               (dm_DType)j->gq->dtype);
+  return weigh(j, b, scratch, scratch->gradients, j->k, j->E,
+               out_row(j->gq, b->batch, j->L, b->i, j->E), (dm_DType)j->gq->dtype);
 }
 
 /* Thread body: a task is one batch, whose blocks add to gk and gv in order. */

@@ -58,16 +58,21 @@ return {
     local model = dm.models.gpt2{n_layer = 2, n_head = 4, n_embd = 32, vocab_size = 100}
     local ids = dm.tensor{{5, 17, 100}} -- tokens count from 1
     model(ids).shape  --> {1, 3, 100}
-    model:eval():generate(ids, 4).shape  --> {1, 7}]],
+    model:eval():generate(ids, 4).shape  --> {1, 7}
+    local _ <close> = dm.no_grad()
+    local cache = model:cache() -- keys and values of the tokens read
+    model(ids, cache)
+    model(dm.tensor{{8}}, cache).shape  --> {1, 1, 100}
+    cache.length  --> 4]],
   ["models.lenet"] = [[
     local model = dm.models.lenet()
     model(dm.rand(8, 1, 28, 28)).shape  --> {8, 10}
     dm.models.lenet{in_channels = 3, padding = 0}(dm.rand(8, 3, 32, 32)).shape  --> {8, 10}]],
   ["models.lstm_lm"] = [[
     local model = dm.models.lstm_lm{vocab_size = 100, width = 32}
-    local scores, state = model(dm.tensor{{5, 17, 100}}) -- tokens count from 1
-    scores.shape  --> {1, 3, 100}
-    model(dm.tensor{{8}}, state).shape  --> {1, 1, 100}]],
+    local ids = dm.tensor{{5, 17, 100}} -- tokens count from 1
+    model(ids).shape  --> {1, 3, 100}
+    model:eval():generate(ids, 4).shape  --> {1, 7}]],
   ["models.mobilenet_v2"] = [[
     local model = dm.models.mobilenet_v2{num_classes = 10, width_mult = 0.5}:eval()
     model(dm.rand(1, 3, 32, 32)).shape  --> {1, 10}]],
