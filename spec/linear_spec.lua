@@ -184,6 +184,28 @@ end)
 local LAST_BIT = {bfloat16 = 2 ^ -8, float16 = 2 ^ -11}
 
 describe("few rows of a batch", function()
+  -- Each product occurs with both signs, in any order: what is left are roundings, which differ
+  -- where sums are added in another order, and show in 16 bits too.
+  it("are summed in the order of the batch, on the CPU", function()
+    dm.manual_seed(7)
+    for _, dtype in ipairs{"float32", "float64", "bfloat16", "float16"} do
+      for _, size in ipairs{{1, 50, 16}, {3, 7, 5}, {8, 16, 8}, {15, 50, 16}, {32, 32, 17},
+        {2, 100, 10}, {1, 600, 150}} do
+        local m, n, k = table.unpack(size)
+        local function random(...) return dm.randn({...}, {device = "cpu"}):to(dtype) end
+        local x, w, order = random(100, k), random(n, k), dm.randperm(2 * k, {device = "cpu"})
+        x = dm.cat({x, x}, 2):index_select(2, order)
+        w = dm.cat({w, -w}, 2):index_select(2, order)
+        local what = ("%s %d x %d x %d"):format(dtype, m, n, k)
+        assert.is_true(dm.equal(nn.functional.linear(x, w)[{{1, m}}],
+          nn.functional.linear(x[{{1, m}}], w)), what)
+        local turned = w:t():contiguous()
+        assert.is_true(dm.equal(dm.matmul(x, turned)[{{1, m}}],
+          dm.matmul(x[{{1, m}}], turned)), what)
+      end
+    end
+  end)
+
   -- Weights are read where they lie, not packed; up to 128 rows k is cut alike.
   it("have the bits of the whole batch, on the CPU", function()
     dm.manual_seed(6)

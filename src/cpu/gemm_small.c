@@ -1,7 +1,8 @@
 /* See gemm_small.h. A product of a few thousand elements is over before gemm.c has made its
    plan: this file computes it on the stack, in the calling thread, without tiles. Operands of
    16 bits are widened in one run each and the sums are narrowed in one. The register kernel
-   runs over the whole depth as in gemm.c, so the bits are the same. */
+   runs over the whole depth as in gemm.c, so the bits are the same. Pairs of bfloat16, where
+   the processor multiplies them, are left to gemm.c. */
 #include "cpu/gemm_small.h"
 
 #include "cpu/gemm_variant.h"
@@ -25,6 +26,12 @@ static bool fits(int64_t rows, int64_t columns) {
 
 /* float64 is left to gemm.c. */
 static bool takes(dm_DType t) { return t == DM_F32 || dm_is_low(t); }
+
+/* Whether gemm.c multiplies these operands in pairs, whose products it adds in another
+   order. */
+static bool in_pairs(const dm_Mat *a, const dm_Mat *b) {
+  return a->dtype == b->dtype && dm_kernel_for(a->dtype)->pairs;
+}
 
 /* x in float32: where it lies, or in `buffer`. */
 static Small widen(const dm_Mat *x, int64_t rows, int64_t columns, float *buffer) {
@@ -80,7 +87,7 @@ static __attribute__((noinline)) void multiply_wide(int64_t m, int64_t n, int64_
 bool dm_gemm_small(int64_t m, int64_t n, int64_t k, const dm_Mat *a, const dm_Mat *b, void *c,
                    dm_DType c_dtype, int64_t ldc, const void *bias, dm_DType bias_dtype) {
   if (k > MOST_DEPTH || !fits(m, n) || !fits(m, k) || !fits(k, n)) return false;
-  if (!takes(a->dtype) || !takes(b->dtype) || !takes(c_dtype)) return false;
+  if (!takes(a->dtype) || !takes(b->dtype) || !takes(c_dtype) || in_pairs(a, b)) return false;
   if (a->dtype == DM_F32 && b->dtype == DM_F32 && c_dtype == DM_F32 &&
       (!bias || bias_dtype == DM_F32))
     multiply(m, n, k, (Small){a->data, a->rs, a->cs}, (Small){b->data, b->rs, b->cs}, c, ldc,
