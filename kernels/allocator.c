@@ -114,14 +114,17 @@ static int64_t segment_bytes(int64_t n) {
 
 /* ---- addresses that are forbidden -------------------------------------------- */
 
-/* Poisons free blocks, and the rest of a block beyond the bytes asked for, for the address
-   sanitizer: overruns within a segment are reported. This is only correct in the emulation,
-   which has finished a launch when it returns. */
-static void forbid(void *p, int64_t n) {
-  if (POISON) dm_forbid(p, n);
+/* Poisons free blocks, and the rest of a block beyond the bytes asked for: raw.life does so in
+   the stream's order, or else the address sanitizer, at once, which is right for the host's
+   memory. Overruns within a segment are reported then. */
+static void *order_of(const Stream *s) { return s->home ? s->home->handle : s->handle; }
+static void forbid(const dm_Allocator *a, const Stream *s, void *p, int64_t n) {
+  if (a->raw.life) a->raw.life(a->raw.ctx, order_of(s), p, n, false);
+  else if (POISON) dm_forbid(p, n);
 }
-static void permit(void *p, int64_t n) {
-  if (POISON) dm_permit(p, n);
+static void permit(const dm_Allocator *a, const Stream *s, void *p, int64_t n) {
+  if (a->raw.life) a->raw.life(a->raw.ctx, order_of(s), p, n, true);
+  else if (POISON) dm_permit(p, n);
 }
 
 /* ---- counters ---------------------------------------------------------------- */
@@ -353,7 +356,7 @@ static void join_next(dm_Allocator *a, Block *b) {
 /* Merges a block that nothing uses any more with its free neighbours and inserts it in its
    tree. */
 static void make_free(dm_Allocator *a, Block *b) {
-  if (!b->stream->home) forbid(b->p, b->n);
+  if (!b->stream->home) forbid(a, b->stream, b->p, b->n);
   if (is_free(b->after)) {
     take_from_tree(b->after);
     join_next(a, b);
@@ -401,7 +404,7 @@ static Block *new_segment(dm_Allocator *a, Stream *s, dm_MemPool pool, int64_t n
 static void free_segment(dm_Allocator *a, Block *b) {
   take_from_tree(b);
   count_segment(a, b, -1);
-  permit(b->p, b->n);
+  permit(a, b->stream, b->p, b->n);
   a->raw.free(a->raw.ctx, b->p, b->n);
   recycle(a, b);
 }
@@ -466,13 +469,13 @@ static bool relieved(dm_Allocator *a) {
 
 /* Moves a segment that is free as a whole from the pool's stream to the pool; NULL if there is
    none of n bytes or more. */
-static Block *borrow(Stream *s, dm_MemPool pool, int64_t n) {
+static Block *borrow(const dm_Allocator *a, Stream *s, dm_MemPool pool, int64_t n) {
   Block *b = find(s->home->free[pool], n);
   while (b && (b->before || b->after)) b = next_in(s->home->free[pool], b);
   if (!b) return NULL;
   take_from_tree(b);
   b->stream = s;
-  permit(b->p, b->n);
+  permit(a, s, b->p, b->n);
   put_in_tree(b);
   return b;
 }
@@ -485,7 +488,7 @@ static Block *obtain(dm_Allocator *a, void *stream, int64_t n) {
   finish_uses(a, false);
   /* The cache first, then the device, then whatever frees memory. */
   Block *b = find(s->free[pool], n);
-  if (!b && s->home) b = borrow(s, pool, n);
+  if (!b && s->home) b = borrow(a, s, pool, n);
   if (!b) b = new_segment(a, s, pool, segment_bytes(n));
   if (b) return b;
   a->stats.num_alloc_retries++;
@@ -507,7 +510,7 @@ dm_status dm_allocator_alloc(dm_Allocator *a, void *stream, int64_t n_bytes, voi
     b->held = false;
     put_in_table(a, b);
     count_block(a, b, 1);
-    permit(b->p, n_bytes);
+    permit(a, b->stream, b->p, n_bytes);
     *out = b->p;
   } else {
     a->stats.num_ooms++;
@@ -615,12 +618,12 @@ bool dm_allocator_pool_new(dm_Allocator *a, void *key, void *stream) {
 }
 
 /* Moves free blocks from a tree to that of the stream. */
-static void give_tree(Block **tree, Stream *to) {
+static void give_tree(const dm_Allocator *a, Block **tree, Stream *to) {
   while (*tree) {
     Block *b = *tree;
     take_from_tree(b);
     b->stream = to;
-    forbid(b->p, b->n);
+    forbid(a, to, b->p, b->n);
     put_in_tree(b);
   }
 }
@@ -635,8 +638,8 @@ void dm_allocator_pool_free(dm_Allocator *a, void *key) {
   pthread_mutex_lock(&a->lock);
   Stream *from = stream_of(a, key), *to = from ? from->home : NULL;
   if (to) {
-    give_tree(&from->free[DM_POOL_SMALL], to);
-    give_tree(&from->free[DM_POOL_LARGE], to);
+    give_tree(a, &from->free[DM_POOL_SMALL], to);
+    give_tree(a, &from->free[DM_POOL_LARGE], to);
     give_list(a->limbo, from, to);
     give_list(a->later, from, to);
     for (int64_t i = 0; i < a->n_slots; i++)

@@ -30,6 +30,9 @@ typedef struct dm_RawMemory {
   /* May be NULL. Called without the lock, once per request, when no memory is left: frees what
      it can, also by dm_allocator_free, and says whether another try is worth it. */
   bool (*pressure)(void *ctx);
+  /* May be NULL. Told of each block, or part of one, that is handed out (begins) or free again,
+     from this point of the stream's order on. */
+  void (*life)(void *ctx, void *stream, void *p, int64_t n_bytes, bool begins);
 } dm_RawMemory;
 
 typedef struct dm_Allocator dm_Allocator;

@@ -106,25 +106,35 @@ static void raw_event_free(void *ctx, void *event) {
   DM_UNUSED(ctx);
   cudaEventDestroy(event);
 }
+#ifdef DM_EMULATED
+static void raw_life(void *ctx, void *stream, void *p, int64_t n, bool begins) {
+  DM_UNUSED(ctx);
+  dm_emulated_life(stream, p, (size_t)n, begins);
+}
+#endif
 
 /* ---- opening ---- */
 
 /* Makes what a device needs. It may be called again after a failure, and then makes what is
    missing. */
 static dm_status open_parts(Device *d) {
-  const dm_RawMemory raw = {d,
-                            raw_alloc,
-                            raw_free,
-                            raw_event_new,
-                            raw_event_record,
-                            raw_event_done,
-                            raw_event_wait,
-                            raw_event_free,
-                            NULL};
+  dm_RawMemory raw = {d,
+                      raw_alloc,
+                      raw_free,
+                      raw_event_new,
+                      raw_event_record,
+                      raw_event_done,
+                      raw_event_wait,
+                      raw_event_free,
+                      NULL,
+                      NULL};
   /* The pinned allocator differs in where its memory comes from. */
   dm_RawMemory raw_pinned = raw;
   raw_pinned.alloc = raw_pinned_alloc;
   raw_pinned.free = raw_pinned_free;
+#ifdef DM_EMULATED
+  raw.life = raw_life;
+#endif
   void *fault = NULL;
   DM_CUDA_TRY(
       cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, ordinal(d)));

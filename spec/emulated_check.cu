@@ -642,8 +642,9 @@ static void host_threads(void) {
 /* ---- faults that must end in a message and a death
  * ------------------------------------------------------------ */
 
-/* Runs f in a child; true if the child died of it and said `words`. */
-static bool dies(void (*f)(void), const char *words) {
+/* Runs f in a child, where the variable `name`, if any, has this value; true if the child died
+   of it and said `words`. */
+static bool dies_with(const char *name, const char *value, void (*f)(void), const char *words) {
   int ends[2];
   fflush(stdout);
   if (pipe(ends) != 0) exit(2);
@@ -651,6 +652,7 @@ static bool dies(void (*f)(void), const char *words) {
   if (child == 0) {
     dup2(ends[1], 2);
     close(ends[0]);
+    if (name) setenv(name, value, 1);
     f();
     _exit(0);
   }
@@ -667,6 +669,10 @@ static bool dies(void (*f)(void), const char *words) {
   const bool ok = dead && strstr(text, words);
   if (!ok) printf("status 0x%x, wanted \"%s\", said: %s\n", (unsigned)status, words, text);
   return ok;
+}
+
+static bool dies(void (*f)(void), const char *words) {
+  return dies_with(nullptr, "", f, words);
 }
 
 static __global__ void no_barrier(void) {
@@ -728,6 +734,10 @@ static __global__ void too_much_shared(void) {
 }
 static __global__ void wild(float **p) { (*p)[threadIdx.x] = 1; }
 static __global__ void takes(float *p) { p[0] = 1; }
+struct alignas(16) Pack {
+  uint16_t v[8];
+};
+template <class T> static __global__ void copy_as(T *to, const T *from) { *to = *from; }
 
 static int *number;
 static void race_1(void) { dm_launch(no_barrier, 1, 64, 0); }
@@ -752,6 +762,15 @@ static void kernel_strays(void) {
 static void kernel_on_host(void) {
   static float x;
   dm_launch(takes, 1, 1, 0, &x);
+}
+/* From and to addresses of which one is a multiple of 16 less `less`. */
+template <class T> static void misaligned(size_t less) {
+  char *d = device_array<char>(nullptr, 64);
+  dm_launch(copy_as<T>, 1, 1, 0, (void *)d, (void *)(d + 32 - less));
+}
+static void misaligned_store(void) {
+  float4 *d = device_array<float4>(nullptr, 4);
+  dm_launch(copy_as<float4>, 1, 1, 0, (void *)((char *)d + 8), d + 2);
 }
 static void kernel_on_peer(void) {
   cudaSetDevice(1);
@@ -788,6 +807,16 @@ static void deaths(void) {
   check(dies(kernel_strays, "kernel wild, block (0, 0, 0): thread (0, 0, 0) touches address"),
         "a kernel's bad address");
   check(dies(kernel_on_host, "which is not memory of its device"), "a host pointer");
+  check(dies([] { misaligned<float4>(4); },
+             "kernel copy_as<T>, block (0, 0, 0): thread (0, 0, 0) touches address"),
+        "a float4 at a multiple of 4");
+  check(dies([] { misaligned<float4>(8); }, "wants a multiple of 16"), "a float4");
+  check(dies([] { misaligned<uint4>(4); }, "uint4', which wants a multiple of 16"), "a uint4");
+  check(dies([] { misaligned<int2>(4); }, "which wants a multiple of 8"), "an int2");
+  check(dies([] { misaligned<Pack>(2); }, "which wants a multiple of 16"),
+        "a pack of eight 16-bit numbers");
+  check(dies([] { misaligned<float>(2); }, "which wants a multiple of 4"), "a float");
+  check(dies(misaligned_store, "spec/emulated_check.cu:"), "a store; its line is named");
   check(dies(kernel_on_peer, "which is not memory of its device"), "another device's pointer");
   cudaFree(number);
 }
@@ -847,6 +876,280 @@ static void settings(void) {
         "what was launched is written down");
 }
 
+/* ---- work that runs late, each check in a process of its own ---- */
+
+static cudaStream_t stream_new(unsigned flags = cudaStreamNonBlocking) {
+  cudaStream_t s;
+  if (cudaStreamCreateWithFlags(&s, flags) != cudaSuccess) exit(2);
+  return s;
+}
+static cudaEvent_t event_new(void) {
+  cudaEvent_t e;
+  if (cudaEventCreateWithFlags(&e, cudaEventDisableTiming) != cudaSuccess) exit(2);
+  return e;
+}
+static float *pinned_array(int n) {
+  void *p;
+  if (cudaHostAlloc(&p, (size_t)n * sizeof(float), 0) != cudaSuccess) exit(2);
+  return (float *)p;
+}
+static void scale_on(cudaStream_t s, float *d, float by) {
+  stream_now = s;
+  dm_launch((scale<float, 1>), 1, 32, 0, d, by);
+}
+
+/* Nothing is there, and nothing ready, before something waits for it. */
+static bool is_late(void) {
+  float x = 3, *d = device_array(&x, 1), *host = pinned_array(1);
+  const cudaStream_t s = stream_new(), other = stream_new();
+  const cudaEvent_t done = event_new();
+  *host = 1;
+  scale_on(s, d, 2);
+  cudaMemcpyAsync(host, d, sizeof x, cudaMemcpyDeviceToHost, s);
+  cudaEventRecord(done, s);
+  bool ok = isnan(*host) && cudaEventQuery(done) == cudaErrorNotReady &&
+            cudaStreamQuery(s) == cudaErrorNotReady && cudaGetLastError() == cudaSuccess;
+  ok = ok && cudaStreamQuery(other) == cudaSuccess;
+  cudaStreamSynchronize(other);
+  ok = ok && isnan(*host);
+  cudaEventSynchronize(done);
+  return ok && *host == 6 && cudaEventQuery(done) == cudaSuccess;
+}
+/* A loop that asks comes to an end. */
+static bool asked_for_long(void) {
+  float *d = device_array<float>(nullptr, 1);
+  const cudaStream_t s = stream_new();
+  const cudaEvent_t done = event_new();
+  int n = 0;
+  scale_on(s, d, 2);
+  cudaEventRecord(done, s);
+  while (n < 100 && cudaEventQuery(done) != cudaSuccess) n++;
+  scale_on(s, d, 2);
+  while (n < 100 && cudaStreamQuery(s) != cudaSuccess) n++;
+  return n > 0 && n < 100;
+}
+
+/* The number that `reader` finds where `writer` doubles 3; they wait for each other or not. */
+static float read_after(bool waits) {
+  float x = 3, y = 0, *d = device_array(&x, 1), *to = device_array(&y, 1);
+  const cudaStream_t writer = stream_new(), reader = stream_new();
+  const cudaEvent_t written = event_new();
+  scale_on(writer, d, 2);
+  cudaEventRecord(written, writer);
+  if (waits) cudaStreamWaitEvent(reader, written, 0);
+  cudaEventDestroy(written); /* those who wait go on */
+  cudaMemcpyAsync(to, d, sizeof x, cudaMemcpyDeviceToDevice, reader);
+  cudaStreamSynchronize(reader);
+  fetch(&y, to, 1);
+  return y;
+}
+static bool overtakes(void) { return read_after(false) == 3 && read_after(true) == 6; }
+
+/* Whatever the moments, events and the streams' order hold: x becomes (2 x + 1) 40 times. */
+static __global__ void add_one(float *x) {
+  if (threadIdx.x == 0) *x += 1;
+}
+static bool keeps_order(void) {
+  float x = 0, y = 0, want = 0, *d = device_array(&x, 1);
+  const cudaStream_t s[2] = {stream_new(), stream_new()};
+  const cudaEvent_t e[2] = {event_new(), event_new()};
+  for (int i = 0; i < 20; i++) {
+    scale_on(s[0], d, 2);
+    cudaEventRecord(e[0], s[0]);
+    cudaStreamWaitEvent(s[1], e[0], 0);
+    stream_now = s[1];
+    dm_launch(add_one, 1, 32, 0, d);
+    cudaEventRecord(e[1], s[1]);
+    cudaStreamWaitEvent(s[0], e[1], 0);
+    want = 2 * want + 1;
+  }
+  cudaStreamSynchronize(s[1]);
+  fetch(&y, d, 1);
+  return y == want;
+}
+static bool queue_is_bounded(void) {
+  float x = 0, y = 0, *d = device_array(&x, 1), *host = pinned_array(1);
+  stream_now = stream_new();
+  cudaMemcpyAsync(host, d, sizeof x, cudaMemcpyDeviceToHost, stream_now);
+  for (int i = 0; i < 3000; i++) dm_launch(add_one, 1, 32, 0, d);
+  const bool ok = *host == 0; /* the copy has run */
+  cudaDeviceSynchronize();
+  fetch(&y, d, 1);
+  return ok && y == 3000;
+}
+/* cudaMemcpy waits for blocking streams alone, cudaFree for all; bytes of pageable memory may
+   change at once. */
+static bool waits_for_few(void) {
+  float x[2] = {3, 5}, y = 0, *d = device_array(x, 1), *to = device_array(x, 1);
+  scale_on(stream_new(), d, 2);
+  fetch(&y, d, 1);
+  bool ok = y == 3;
+  cudaFree(device_array<float>(nullptr, 1));
+  fetch(&y, d, 1);
+  ok = ok && y == 6;
+  scale_on(stream_new(cudaStreamDefault), d, 2);
+  fetch(&y, d, 1);
+  ok = ok && y == 12;
+  const cudaStream_t s = stream_new();
+  cudaMemcpyAsync(to, x + 1, sizeof y, cudaMemcpyHostToDevice, s);
+  x[1] = 7;
+  cudaMemcpyAsync(&y, to, sizeof y, cudaMemcpyDeviceToHost, s);
+  return ok && y == 5;
+}
+/* Memory that the allocator has back is NaN for later work, not for earlier work. */
+static bool ends_in_order(void) {
+  float x = 3, *d = device_array(&x, 1), *host = pinned_array(2);
+  const cudaStream_t s = stream_new();
+  cudaMemcpyAsync(host, d, sizeof x, cudaMemcpyDeviceToHost, s);
+  dm_emulated_life(s, d, sizeof x, false);
+  dm_emulated_life(s, d, sizeof x, true);
+  cudaMemcpyAsync(host + 1, d, sizeof x, cudaMemcpyDeviceToHost, s);
+  cudaStreamSynchronize(s);
+  return host[0] == 3 && isnan(host[1]);
+}
+static bool graph_runs_late(void) {
+  float x = 3, y = 0, *d = device_array(&x, 1);
+  const cudaStream_t s = stream_new();
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal);
+  scale_on(s, d, 2);
+  cudaStreamEndCapture(s, &graph);
+  cudaGraphInstantiate(&exec, graph, 0);
+  cudaGraphDestroy(graph);
+  cudaGraphLaunch(exec, s);
+  cudaGraphLaunch(exec, s);
+  cudaGraphExecDestroy(exec); /* launches go on */
+  fetch(&y, d, 1);
+  const bool ok = y == 3;
+  cudaStreamSynchronize(s);
+  fetch(&y, d, 1);
+  return ok && y == 12;
+}
+
+/* The faults of a host that does not wait. */
+static void source_changes(void) {
+  float *d = device_array<float>(nullptr, 4), *host = pinned_array(4);
+  const cudaStream_t s = stream_new();
+  memset(host, 0, 16);
+  cudaMemcpyAsync(d, host, 16, cudaMemcpyHostToDevice, s);
+  host[3] = 1;
+  cudaStreamSynchronize(s);
+}
+static void target_changes(void) {
+  float x[4] = {0}, *d = device_array(x, 4), *host = pinned_array(4);
+  const cudaStream_t s = stream_new();
+  cudaMemcpyAsync(host, d, 16, cudaMemcpyDeviceToHost, s);
+  host[0] = 1;
+  cudaStreamSynchronize(s);
+}
+static void source_goes(void) {
+  float *d = device_array<float>(nullptr, 4), *host = pinned_array(4);
+  cudaMemcpyAsync(d, host, 16, cudaMemcpyHostToDevice, stream_new());
+  cudaFreeHost(host);
+}
+/* Two copies through one block are in order. */
+static bool pinned_is_passed_on(void) {
+  float x[2] = {3, 4}, y = 0, *d = device_array(x, 2), *to = device_array<float>(nullptr, 1);
+  float *host = pinned_array(1);
+  const cudaStream_t s = stream_new();
+  cudaMemcpyAsync(host, d, sizeof y, cudaMemcpyDeviceToHost, s);
+  cudaMemcpyAsync(host, d + 1, sizeof y, cudaMemcpyDeviceToHost, s);
+  cudaMemcpyAsync(to, host, sizeof y, cudaMemcpyHostToDevice, s);
+  cudaMemcpyAsync(host, d, sizeof y, cudaMemcpyDeviceToHost, s);
+  cudaStreamSynchronize(s);
+  fetch(&y, to, 1);
+  return y == 4 && *host == 3;
+}
+
+static void late(void) {
+  const char *const name = "DEMILUNE_EMULATED_LATE";
+  check(in_child(name, "1", is_late), "work is late, and not ready");
+  check(in_child(name, "1", asked_for_long), "a loop of questions ends");
+  check(in_child(name, "1", overtakes), "a stream overtakes another where no event forbids it");
+  check(!in_child(name, "0", overtakes), "not where work is done at once");
+  check(in_child(name, "1", queue_is_bounded), "a long queue runs");
+  check(in_child(name, "1", waits_for_few), "who waits for whom");
+  check(in_child(name, "1", ends_in_order), "memory ends in the stream's order");
+  check(in_child(name, "1", graph_runs_late), "launches of a graph are late");
+  for (int seed = 1; seed < 20; seed++) {
+    char value[8];
+    snprintf(value, sizeof value, "%d", seed);
+    check(in_child(name, value, keeps_order), "events and streams keep the order");
+    check(in_child(name, value, pinned_is_passed_on), "pinned memory is passed on");
+  }
+  check(dies_with(name, "1", source_changes, "the host changed the pinned memory at"),
+        "a source that changes");
+  check(dies_with(name, "1", target_changes, "before cudaMemcpyAsync had filled it"),
+        "a target that changes");
+  check(dies_with(name, "1", source_goes, "before cudaMemcpyAsync had read it"),
+        "a source that is freed");
+}
+
+/* ---- the order of blocks and threads ---- */
+
+enum { ROW = 5, BLOCKS = 4 * ROW, THREADS = 80 };
+static __global__ void tickets(int *n, int *of_block, int *of_thread, int *last) {
+  const int b = (int)(blockIdx.x + ROW * blockIdx.y), t = (int)threadIdx.x;
+  if (t == 0) of_block[b] = atomicAdd(&n[0], 1);
+  if (b == 0) of_thread[t] = atomicAdd(&n[1], 1);
+  *last = b; /* the race between blocks that a GPU would show */
+}
+struct Tickets {
+  int n[2], of_block[BLOCKS], of_thread[THREADS], last;
+};
+static Tickets draw_tickets(void) {
+  Tickets t = {}, *d = device_array(&t, 1);
+  dm_launch(tickets, dim3(ROW, BLOCKS / ROW), THREADS, 0, &d->n[0], &d->of_block[0],
+            &d->of_thread[0], &d->last);
+  fetch(&t, d, 1);
+  return t;
+}
+static bool each_once(const int *v, int n) {
+  bool seen[128] = {false};
+  for (int i = 0; i < n; i++)
+    if (v[i] < 0 || v[i] >= n || seen[v[i]]) return false;
+    else seen[v[i]] = true;
+  return true;
+}
+static bool falls(const int *v, int n) {
+  for (int i = 0; i < n; i++)
+    if (v[i] != n - 1 - i) return false;
+  return true;
+}
+static bool runs_forwards(void) {
+  const Tickets t = draw_tickets();
+  return t.of_block[1] == 1 && t.of_thread[1] == 1 && t.last == BLOCKS - 1;
+}
+static bool runs_backwards(void) {
+  const Tickets t = draw_tickets();
+  return falls(t.of_block, BLOCKS) && falls(t.of_thread, THREADS) && t.last == 0;
+}
+static bool is_shuffled(void) {
+  const Tickets t = draw_tickets(), u = draw_tickets();
+  return each_once(t.of_block, BLOCKS) && each_once(t.of_thread, THREADS) &&
+         !falls(t.of_block, BLOCKS) && memcmp(&t.of_block, &u.of_block, sizeof t.of_block) != 0;
+}
+/* The checks above, whose results depend on no order. */
+static bool all_agree(void) {
+  vector_add();
+  indices();
+  block_sums();
+  warps();
+  shared_memory();
+  large_block();
+  return n_failed == 0;
+}
+static void orders(void) {
+  const char *const name = "DEMILUNE_EMULATED_ORDER";
+  check(in_child(name, "0", runs_forwards), "blocks and threads in order");
+  check(in_child(name, "1", runs_backwards), "in reverse order");
+  check(in_child(name, "2", is_shuffled), "in a drawn order, each once");
+  const char *const seeds[] = {"1", "2", "3", "77"};
+  for (const char *seed : seeds)
+    check(in_child(name, seed, all_agree), "kernels agree in any order");
+}
+
 /* ---- kernels/trig.cuh ------------------------------------------------------------ */
 
 /* |got - want| in units of want's last digit. */
@@ -878,6 +1181,8 @@ int main(void) {
   setenv("DEMILUNE_EMULATED_MEMORY", "67108864", 1);
   unsetenv("DEMILUNE_EMULATED_OPEN");
   settings();
+  late();
+  orders();
   vector_add();
   indices();
   block_sums();

@@ -166,6 +166,7 @@ static struct {
   void *arg;
   size_t dynamic_shared;
 
+  int starts[MAX_THREADS]; /* the order in which threads start */
   int n_threads, n_started, n_exited, n_at_barrier;
   int now;               /* the thread that runs */
   const Thread *barrier; /* the first of those at the barrier */
@@ -182,6 +183,49 @@ static struct {
   const void *scheduler_stack;
   size_t scheduler_stack_size;
 } run;
+
+/* ---- the order of blocks and threads -------------------------------------------------- */
+
+/* DEMILUNE_EMULATED_ORDER: 0 the usual order, 1 the reverse, above 1 any, drawn from it as a
+   seed. A GPU promises none. */
+static int order;
+static uint64_t chance;
+
+void dm_emulated_start_order(int seed) {
+  order = seed;
+  chance = (uint64_t)seed;
+}
+
+/* A number below n. */
+static int draw(int n) {
+  chance = chance * 6364136223846793005u + 1442695040888963407u;
+  return (int)((chance >> 33) % (uint64_t)n);
+}
+
+/* An order of n things: at(i) is the i-th of them. */
+struct Walk {
+  uint64_t n, step, first;
+
+  explicit Walk(uint64_t n_) : n(n_), step(1), first(0) {
+    if (order == 0 || n < 2) return;
+    step = n - 1;
+    first = n - 1;
+    if (order == 1) return;
+    first = (uint64_t)draw(1 << 30) % n;
+    do step = 1 + (uint64_t)draw(1 << 30) % (n - 1);
+    while (common_divisor(step, n) != 1);
+  }
+  uint64_t at(uint64_t i) const { return (first + i * step) % n; }
+
+  static uint64_t common_divisor(uint64_t a, uint64_t b) {
+    while (b) {
+      const uint64_t rest = a % b;
+      a = b;
+      b = rest;
+    }
+    return a;
+  }
+};
 
 /* ---- faults -------------------------------------------------------------------------- */
 
@@ -289,11 +333,11 @@ static void open_barrier_when_full(void) {
     if (run.threads[i].state == AT_BARRIER) wake(i);
 }
 
-/* The next thread's index: x runs fastest. */
-static uint3 index_after(uint3 i) {
-  if (++i.x < blockDim.x) return i;
+/* The next thread's or block's index: x runs fastest. */
+static uint3 index_after(uint3 i, dim3 of) {
+  if (++i.x < of.x) return i;
   i.x = 0;
-  if (++i.y < blockDim.y) return i;
+  if (++i.y < of.y) return i;
   i.y = 0;
   i.z++;
   return i;
@@ -308,11 +352,10 @@ static void live(void) {
 #endif
   Fiber *const self = own_fiber;
   while (run.n_started < run.n_threads) {
-    const int i = run.n_started++;
+    const int i = run.starts[run.n_started++];
     Thread *t = &run.threads[i];
     t->state = RUNNING;
     t->fiber = self;
-    t->index = i == 0 ? uint3{0, 0, 0} : index_after(run.threads[i - 1].index);
     run.now = i;
     threadIdx = t->index;
     run.call(run.arg);
@@ -350,11 +393,31 @@ static Fiber *fresh_fiber(void) {
   return f;
 }
 
+void dm_emulated_allow(void *p, size_t n, bool allowed) {
+#ifdef DM_ASAN
+  if (allowed) __asan_unpoison_memory_region(p, n);
+  else __asan_poison_memory_region(p, n);
+#else
+  (void)p, (void)n, (void)allowed;
+#endif
+}
+
 void dm_emulated_drop_stacks(void) {
   const size_t guard = (size_t)sysconf(_SC_PAGESIZE);
   for (int i = 0; i < run.n_fibers; i++) munmap(run.fibers[i].stack - guard, guard + STACK);
   run.n_fibers = 0;
   run.free_fibers = nullptr;
+}
+
+/* A thread that may go on leaves the ring: the one that has waited longest, the last, or any.
+ */
+static int next_ready(void) {
+  const int skipped = order == 0 ? 0 : order == 1 ? run.n_ready - 1 : draw(run.n_ready);
+  int *const at = &run.ready[(run.first_ready + skipped) % MAX_THREADS], t = *at;
+  *at = run.ready[run.first_ready];
+  run.first_ready = (run.first_ready + 1) % MAX_THREADS;
+  run.n_ready--;
+  return t;
 }
 
 static void run_block(void) {
@@ -363,9 +426,7 @@ static void run_block(void) {
   for (int i = 0; i < run.n_threads; i++) run.threads[i].state = NEW;
   for (;;) {
     if (run.n_ready > 0) {
-      run.now = run.ready[run.first_ready];
-      run.first_ready = (run.first_ready + 1) % MAX_THREADS;
-      run.n_ready--;
+      run.now = next_ready();
       threadIdx = run.threads[run.now].index;
       own_fiber = run.threads[run.now].fiber;
     } else if (run.n_started < run.n_threads) {
@@ -562,7 +623,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
     allowed[i] = {kernel, value};
     if (i == n_allowed) n_allowed++;
   }
-  dm_emulated_leave(0);
+  dm_emulated_leave();
   return dm_emulated_result(ok ? cudaSuccess : cudaErrorUnknown);
 }
 
@@ -571,7 +632,7 @@ static bool shared_fits(const void *kernel, size_t bytes) {
   dm_emulated_enter(0);
   for (int i = 0; i < n_allowed; i++)
     fits |= allowed[i].kernel == kernel && bytes <= (size_t)allowed[i].bytes;
-  dm_emulated_leave(0);
+  dm_emulated_leave();
   return fits;
 }
 static bool shape_fits(dim3 grid, dim3 block) {
@@ -591,23 +652,74 @@ void dm_emulated_tell_fault(const void *at, bool device) {
   }
 }
 
+/* The compiler's alignment checks (-fsanitize=alignment) call this, in libubsan's words: where,
+   as what, and the address. A GPU ends a kernel whose access is not aligned to its size. */
+#ifndef DM_ASAN
+struct SourceLine {
+  const char *file;
+  uint32_t line, column;
+};
+struct TypeName {
+  uint16_t kind, info;
+  char name[1]; /* and what follows, up to a 0 */
+};
+struct Mismatch {
+  SourceLine at;
+  const TypeName *type;
+  unsigned char log_alignment, access;
+};
+extern "C" __attribute__((visibility("hidden"))) [[noreturn]] void
+__ubsan_handle_type_mismatch_v1_abort(const Mismatch *m, uintptr_t at) {
+  if (run.kernel)
+    blame("touches address %p as %s, which wants a multiple of %d (%s:%u)", (void *)at,
+          m->type->name, 1 << m->log_alignment, m->at.file, m->at.line);
+  say("demilune emulation: %s:%u touches address %p as %s, which wants a multiple of %d",
+      m->at.file, m->at.line, (void *)at, m->type->name, 1 << m->log_alignment);
+  give_up();
+}
+#endif
+
 void dm_emulated_check_pointer(const char *name, const void *p) {
   if (dm_emulated_reachable(p)) return;
   say("demilune emulation: kernel %s is given %p, which is not memory of its device", name, p);
   give_up();
 }
 
+/* Indices of threads, and the order in which they start: warp by warp, so that few wait at a
+   shuffle for lanes that have not begun. */
+static void order_threads(void) {
+  static dim3 before = dim3(0, 0, 0);
+  const int n = run.n_threads, n_warp = (n + 31) / 32;
+  const bool known = before.x == blockDim.x && before.y == blockDim.y && before.z == blockDim.z;
+  if (known && order < 2) return;
+  before = blockDim;
+  const Walk warps(n_warp);
+  uint3 index = {0, 0, 0};
+  for (int i = 0; i < n; i++) {
+    run.threads[i].index = index;
+    index = index_after(index, blockDim);
+  }
+  for (int w = 0, at = 0; w < n_warp; w++) {
+    const int from = 32 * (int)warps.at((uint64_t)w), n_lane = n - from < 32 ? n - from : 32;
+    const Walk lanes((uint64_t)n_lane);
+    for (int l = 0; l < n_lane; l++) run.starts[at++] = from + (int)lanes.at((uint64_t)l);
+  }
+}
+
 static void run_grid(dim3 grid, dim3 block) {
+  const uint64_t n = (uint64_t)grid.x * grid.y * grid.z;
+  const Walk blocks(n);
   run.n_threads = (int)(block.x * block.y * block.z);
   blockDim = block;
   gridDim = grid;
-  for (unsigned z = 0; z < grid.z; z++)
-    for (unsigned y = 0; y < grid.y; y++)
-      for (unsigned x = 0; x < grid.x; x++) {
-        blockIdx = uint3{x, y, z};
-        no_tiles();
-        run_block();
-      }
+  order_threads();
+  for (uint64_t i = 0; i < n; i++) {
+    const uint64_t k = blocks.at(i), row = k / grid.x;
+    blockIdx =
+        uint3{(unsigned)(k % grid.x), (unsigned)(row % grid.y), (unsigned)(row / grid.y)};
+    no_tiles();
+    run_block();
+  }
 }
 
 /* Between enter and leave. */
@@ -629,13 +741,8 @@ cudaError_t dm_emulated_launch(const char *name, const void *kernel, dim3 grid, 
   if (e == cudaSuccess && !shape_fits(grid, block)) e = cudaErrorInvalidConfiguration;
   if (e == cudaSuccess && !shared_fits(kernel, shared)) e = cudaErrorInvalidValue;
   if (e != cudaSuccess || dm_emulated_record(s, w, arg, &e)) return dm_emulated_result(e);
-  const unsigned open = dm_emulated_reach();
-  dm_emulated_enter(open);
   const unsigned shape[] = {grid.x,  grid.y,  grid.z,          block.x,
                             block.y, block.z, (unsigned)shared};
-  dm_emulated_count_launch(name);
-  dm_emulated_note(name, s, dm_emulated_hash(given, shape, sizeof shape));
-  run_kernel(&w, arg);
-  dm_emulated_leave(open);
+  dm_emulated_submit(s, w, arg, dm_emulated_hash(given, shape, sizeof shape));
   return cudaSuccess;
 }

@@ -221,7 +221,7 @@ enum { ALIGN_A, ALIGN_B, ALIGN_C, ALIGN_D, ROWS_OF_D, COLUMNS_OF_D, DEPTH, SCRAT
 static void count(const char *name) {
   dm_emulated_enter(0);
   dm_emulated_count_launch(name);
-  dm_emulated_leave(0);
+  dm_emulated_leave();
 }
 
 cublasStatus_t

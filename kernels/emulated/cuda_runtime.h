@@ -2,12 +2,14 @@
    without a GPU: same names, same values, C and C++. runtime.cpp answers the
    calls, block.cpp runs the kernels; what a kernel may say is in device.h.
 
-   Everything is done before the call returns; streams and events keep the
-   rules of use (which device, which handle lives), not the asynchrony. Work on
-   a stream that is captured is recorded, and done when the graph is launched. */
+   Everything is done before the call returns, unless DEMILUNE_EMULATED_LATE asks
+   for work that runs late (queue.cpp); streams and events keep the rules of use
+   (which device, which handle lives). Work on a stream that is captured is recorded,
+   and done when the graph is launched. */
 #ifndef DM_EMULATED_CUDA_RUNTIME_H
 #define DM_EMULATED_CUDA_RUNTIME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -232,7 +234,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
      "host_malloc" "host_free"  cudaHostAlloc, cudaFreeHost
      "switch"       work on another stream than the one before
      "work"         what was queued: launches, and asynchronous copies and fills
-     "node"         what launched graphs have done; a graph is one launch and one piece of work
+     "node"         what launched graphs hold; a graph is one launch and one piece of work
    -1 for another word. */
 int64_t dm_emulated_count(const char *what);
 
@@ -248,6 +250,11 @@ const char *dm_emulated_work(int64_t i, int64_t *given);
    n_arg bytes of arg, which point to nothing that ends with the call. */
 cudaError_t dm_emulated_run(const char *name, cudaStream_t s, uint64_t given,
                             void (*f)(void *arg), void *arg, size_t n_arg);
+
+/* n bytes at p, which a caching allocator cuts from its memory, are somebody's from here on
+   in the stream's order (begins), or nobody's. Where work runs late, memory that nobody has is
+   filled with NaN; the address sanitizer forbids it. */
+void dm_emulated_life(cudaStream_t s, void *p, size_t n, bool begins);
 
 #pragma GCC visibility pop
 

@@ -160,7 +160,7 @@ static bool is_refused(const char *name) {
 static void count(const char *name) {
   dm_emulated_enter(0);
   dm_emulated_count_launch(name);
-  dm_emulated_leave(0);
+  dm_emulated_leave();
 }
 
 size_t cudnnGetVersion(void) { return 91900; }
@@ -192,8 +192,11 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
   d->type = type;
   return CUDNN_STATUS_SUCCESS;
 }
+/* Queued work follows the parts of its plan. */
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t d) {
-  if (d) free(((Descriptor *)d)->json);
+  if (!d) return CUDNN_STATUS_SUCCESS;
+  if (((Descriptor *)d)->type != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) dm_emulated_settle();
+  free(((Descriptor *)d)->json);
   free(d);
   return CUDNN_STATUS_SUCCESS;
 }

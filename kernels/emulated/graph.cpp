@@ -21,6 +21,7 @@ struct CUgraph_st {
 /* An executable graph: records of its own. */
 struct CUgraphExec_st {
   CUgraph_st g;
+  int refs; /* the caller's, and launches that have still to run; atomic */
 };
 
 /* One capture is under way at a time, which is all that the back end asks for. */
@@ -175,6 +176,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g,
   CUgraphExec_st *exec = (CUgraphExec_st *)calloc(1, sizeof *exec);
   bool ok = exec != nullptr;
   if (ok) exec->g.device = g->device;
+  if (ok) exec->refs = 1;
   for (int i = 0; i < g->n && ok; i++) ok = append(&exec->g, g->nodes[i].work, g->nodes[i].arg);
   if (!ok) {
     if (exec) clear(&exec->g);
@@ -196,32 +198,43 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g) {
   free(g);
   return cudaSuccess;
 }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  if (!exec) return dm_emulated_result(cudaErrorInvalidValue);
+static void drop(CUgraphExec_st *exec) {
+  if (__atomic_sub_fetch(&exec->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
   clear(&exec->g);
   free(exec);
+}
+/* Launches that wait go on. */
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  if (!exec) return dm_emulated_result(cudaErrorInvalidValue);
+  drop(exec);
   return cudaSuccess;
 }
 
-/* One launch, whatever the graph holds. Each record runs on a fresh copy of its argument, which
-   the work may change. */
+/* Each record runs on a fresh copy of its argument, which the work may change. */
+static void run_graph(const dm_EmulatedWork *, void *arg) {
+  CUgraphExec_st *exec = *(CUgraphExec_st **)arg;
+  for (int i = 0; i < exec->g.n; i++) {
+    const Node *node = &exec->g.nodes[i];
+    void *copy = malloc(node->work.n_arg ? node->work.n_arg : 1);
+    if (!copy) abort();
+    memcpy(copy, node->arg, node->work.n_arg);
+    node->work.go(&node->work, copy);
+    free(copy);
+  }
+  drop(exec);
+}
+
+/* One launch, whatever the graph holds. */
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
   const cudaError_t e = dm_emulated_check_stream(s);
   if (e != cudaSuccess) return dm_emulated_result(e);
   if (!exec || dm_emulated_is_captured(s)) return dm_emulated_result(cudaErrorInvalidValue);
-  const unsigned open = dm_emulated_reach();
-  dm_emulated_enter(open);
-  dm_emulated_count_launch("cudaGraphLaunch");
-  dm_emulated_note("cudaGraphLaunch", s, dm_emulated_hash(0, &exec, sizeof exec));
-  for (int i = 0; i < exec->g.n; i++) {
-    const Node *node = &exec->g.nodes[i];
-    void *arg = malloc(node->work.n_arg ? node->work.n_arg : 1);
-    if (!arg) abort();
-    memcpy(arg, node->arg, node->work.n_arg);
-    dm_emulated_add(NODES);
-    node->work.go(&node->work, arg);
-    free(arg);
-  }
-  dm_emulated_leave(open);
+  dm_EmulatedWork w = {};
+  w.go = run_graph;
+  w.n_arg = sizeof exec;
+  w.name = "cudaGraphLaunch";
+  __atomic_add_fetch(&exec->refs, 1, __ATOMIC_RELAXED);
+  for (int i = 0; i < exec->g.n; i++) dm_emulated_add(NODES);
+  dm_emulated_submit(s, w, &exec, dm_emulated_hash(0, &exec, sizeof exec));
   return cudaSuccess;
 }

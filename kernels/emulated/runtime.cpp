@@ -80,7 +80,7 @@ const char *dm_emulated_work(int64_t i, int64_t *given) {
   dm_emulated_enter(0);
   const Piece piece = work[(uint64_t)i % 8192];
   const bool known = i > 0 && i <= counters[WORK] && i > counters[WORK] - 8192;
-  dm_emulated_leave(0);
+  dm_emulated_leave();
   *given = (int64_t)piece.given;
   return known ? piece.name : nullptr;
 }
@@ -131,6 +131,8 @@ static void start(void) {
   page = (size_t)sysconf(_SC_PAGESIZE);
   limit = (size_t)setting("DEMILUNE_EMULATED_MEMORY", 4ll << 30) / page * page;
   always_open = setting("DEMILUNE_EMULATED_OPEN", 0) != 0;
+  dm_emulated_start_queue((int)setting("DEMILUNE_EMULATED_LATE", 0));
+  dm_emulated_start_order((int)setting("DEMILUNE_EMULATED_ORDER", 0));
   const int access = always_open ? PROT_READ | PROT_WRITE : PROT_NONE;
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   for (int i = 0; i < n_devices && limit > 0; i++) {
@@ -173,12 +175,18 @@ static void protect(unsigned mask, int access) {
     }
   }
 }
+static unsigned opened; /* guarded by `lock` */
+void dm_emulated_open(unsigned mask) {
+  protect(opened & ~mask, PROT_NONE);
+  protect(mask & ~opened, PROT_READ | PROT_WRITE);
+  opened = mask;
+}
 void dm_emulated_enter(unsigned mask) {
   pthread_mutex_lock(&lock);
-  protect(mask, PROT_READ | PROT_WRITE);
+  dm_emulated_open(mask);
 }
-void dm_emulated_leave(unsigned mask) {
-  protect(mask, PROT_NONE);
+void dm_emulated_leave(void) {
+  dm_emulated_open(0);
   pthread_mutex_unlock(&lock);
 }
 unsigned dm_emulated_reach(void) {
@@ -272,6 +280,11 @@ cudaError_t cudaDeviceSynchronize(void) {
   cudaError_t e = ready();
   dm_emulated_add(SYNCS);
   if (e == cudaSuccess) e = dm_emulated_waits(nullptr);
+  if (e == cudaSuccess) {
+    dm_emulated_enter(0);
+    dm_emulated_finish_device(current);
+    dm_emulated_leave();
+  }
   return dm_emulated_result(e);
 }
 
@@ -339,10 +352,10 @@ cudaError_t cudaMalloc(void **out, size_t n) {
   const bool ok =
       find_gap(d, size, &index, &offset) && add_block(d, index, Block{offset, size, n});
   if (ok) {
-    protect(1u << current, PROT_READ | PROT_WRITE);
     *out = d->base + offset;
+    dm_emulated_open(1u << current);
     dm_emulated_poison(*out, size);
-    protect(1u << current, PROT_NONE);
+    dm_emulated_open(0);
   }
   pthread_mutex_unlock(&lock);
   return dm_emulated_result(ok ? cudaSuccess : cudaErrorMemoryAllocation);
@@ -382,6 +395,7 @@ cudaError_t cudaFree(void *p) {
   dm_emulated_add(FREES);
   if (!p) return cudaSuccess;
   pthread_mutex_lock(&lock);
+  dm_emulated_finish_all(); /* cudaFree waits for the device */
   e = release(p);
   pthread_mutex_unlock(&lock);
   return dm_emulated_result(e);
@@ -447,6 +461,7 @@ cudaError_t cudaFreeHost(void *p) {
   pthread_mutex_lock(&lock);
   Pinned **at = find_pinned(p), *b = *at;
   const bool ok = b && b->data == p;
+  if (ok) dm_emulated_check_unguarded(p, b->size);
   if (ok) *at = b->next;
   pthread_mutex_unlock(&lock);
   if (!ok) return dm_emulated_result(cudaErrorInvalidValue);
@@ -489,9 +504,12 @@ struct Handle {
   Handle *next;
   int device;
 };
-struct CUstream_st : Handle {};
+struct CUstream_st : Handle {
+  bool blocking; /* waits for the legacy stream */
+};
 struct CUevent_st : Handle {
   bool timed, recorded, captured; /* captured: last recorded in a stream that was captured */
+  dm_EmulatedMark *mark;          /* of a queue where it was recorded; or NULL, and then: */
   struct timespec at;
 };
 static Handle *streams, *events; /* guarded by `lock` */
@@ -522,6 +540,41 @@ static bool is_default(cudaStream_t s) {
   return !s || s == cudaStreamLegacy || s == cudaStreamPerThread;
 }
 static int device_of(cudaStream_t s) { return is_default(s) ? current : s->device; }
+bool dm_emulated_is_blocking(cudaStream_t s, int *device) {
+  *device = device_of(s);
+  return is_default(s) || s->blocking;
+}
+unsigned dm_emulated_owner_bit(const void *p) {
+  const int device = owner(p);
+  return device >= 0 ? 1u << device : 0;
+}
+bool dm_emulated_runs_late(cudaStream_t s) {
+  if (!dm_emulated_is_late() || !is_default(s)) return dm_emulated_is_late();
+  dm_emulated_enter(0);
+  dm_emulated_finish_blocking(current);
+  dm_emulated_leave();
+  return false;
+}
+/* The stream's queue; the legacy stream has none, but waits for those of blocking ones. */
+static void finish(cudaStream_t s) {
+  if (dm_emulated_runs_late(s)) {
+    dm_emulated_enter(0);
+    dm_emulated_finish_stream(s);
+    dm_emulated_leave();
+  }
+}
+/* Drops the event's mark and gives it another one. */
+static void set_mark(cudaEvent_t ev, dm_EmulatedMark *mark) {
+  dm_emulated_mark_drop(ev->mark);
+  ev->mark = mark;
+}
+/* Of a question about s, or about the mark. */
+static cudaError_t readiness(cudaStream_t s, const dm_EmulatedMark *m) {
+  dm_emulated_enter(0);
+  const bool pending = dm_emulated_is_pending(s, m);
+  dm_emulated_leave();
+  return pending ? cudaErrorNotReady : cudaSuccess;
+}
 static cudaError_t ready_stream(cudaStream_t s) {
   const cudaError_t e = ready();
   if (e != cudaSuccess || is_default(s) || lives(streams, s)) return e;
@@ -544,6 +597,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
   if (!out || flags > cudaStreamNonBlocking) return dm_emulated_result(cudaErrorInvalidValue);
   cudaStream_t s = (cudaStream_t)calloc(1, sizeof *s);
   if (!s) return dm_emulated_result(cudaErrorMemoryAllocation);
+  s->blocking = !(flags & cudaStreamNonBlocking);
   enlist(&streams, s);
   *out = s;
   return cudaSuccess;
@@ -551,6 +605,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
   const cudaError_t e = ready();
   if (e != cudaSuccess) return dm_emulated_result(e);
+  if (is_default(s)) return dm_emulated_result(cudaErrorInvalidResourceHandle);
+  if (ready_stream(s) == cudaSuccess) finish(s);
   if (!strike(&streams, s)) return dm_emulated_result(cudaErrorInvalidResourceHandle);
   free(s);
   return cudaSuccess;
@@ -559,11 +615,14 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   cudaError_t e = ready_stream(s);
   dm_emulated_add(SYNCS);
   if (e == cudaSuccess) e = dm_emulated_waits(s);
+  if (e == cudaSuccess) finish(s);
   return dm_emulated_result(e);
 }
+/* That work is not ready is no error for cudaGetLastError. */
 cudaError_t cudaStreamQuery(cudaStream_t s) {
   cudaError_t e = ready_stream(s);
   if (e == cudaSuccess) e = dm_emulated_waits(s);
+  if (e == cudaSuccess && dm_emulated_runs_late(s)) return readiness(s, nullptr);
   return dm_emulated_result(e);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t ev, unsigned flags) {
@@ -573,6 +632,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t ev, unsigned flags) 
   /* work from outside, or out of the capture: one stream at a time is captured */
   if (e == cudaSuccess && (ev->captured || dm_emulated_is_captured(s)))
     e = dm_emulated_spoil(s, cudaErrorStreamCaptureUnsupported);
+  if (e == cudaSuccess && ev->mark) {
+    const bool late = dm_emulated_runs_late(s);
+    dm_emulated_enter(0);
+    if (late) dm_emulated_await(s, ev->mark);
+    else dm_emulated_finish_mark(ev->mark);
+    dm_emulated_leave();
+  }
   return dm_emulated_result(e);
 }
 
@@ -594,6 +660,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t ev) {
   const cudaError_t e = ready();
   if (e != cudaSuccess) return dm_emulated_result(e);
   if (!strike(&events, ev)) return dm_emulated_result(cudaErrorInvalidResourceHandle);
+  dm_emulated_enter(0);
+  set_mark(ev, nullptr);
+  dm_emulated_leave();
   free(ev);
   return cudaSuccess;
 }
@@ -605,6 +674,10 @@ cudaError_t cudaEventRecord(cudaEvent_t ev, cudaStream_t s) {
   ev->recorded = true;
   ev->captured = dm_emulated_is_captured(s);
   clock_gettime(CLOCK_MONOTONIC, &ev->at);
+  const bool late = !ev->captured && dm_emulated_runs_late(s);
+  dm_emulated_enter(0);
+  set_mark(ev, late ? dm_emulated_mark(s) : nullptr);
+  dm_emulated_leave();
   return cudaSuccess;
 }
 /* An event that marks a point of a capture never happens. */
@@ -614,10 +687,26 @@ static cudaError_t askable(cudaEvent_t ev) {
   return ev->captured ? cudaErrorCapturedEvent : dm_emulated_unsafe();
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t ev) {
+  const cudaError_t e = askable(ev);
   dm_emulated_add(SYNCS);
-  return dm_emulated_result(askable(ev));
+  if (e == cudaSuccess && ev->mark) {
+    dm_emulated_enter(0);
+    dm_emulated_finish_mark(ev->mark);
+    dm_emulated_leave();
+  }
+  return dm_emulated_result(e);
 }
-cudaError_t cudaEventQuery(cudaEvent_t ev) { return dm_emulated_result(askable(ev)); }
+cudaError_t cudaEventQuery(cudaEvent_t ev) {
+  const cudaError_t e = askable(ev);
+  if (e != cudaSuccess || !ev->mark) return dm_emulated_result(e);
+  return readiness(nullptr, ev->mark);
+}
+static bool has_happened(cudaEvent_t ev) {
+  return !ev->mark || dm_emulated_mark_passed(ev->mark);
+}
+static struct timespec time_of(cudaEvent_t ev) {
+  return ev->mark ? dm_emulated_mark_time(ev->mark) : ev->at;
+}
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
   cudaError_t e = ready_event(from);
   if (e == cudaSuccess) e = ready_event(to);
@@ -625,8 +714,9 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
   if (!from->timed || !to->timed || !from->recorded || !to->recorded ||
       from->device != to->device)
     return dm_emulated_result(cudaErrorInvalidResourceHandle);
-  *ms = (float)((double)(to->at.tv_sec - from->at.tv_sec) * 1e3 +
-                (double)(to->at.tv_nsec - from->at.tv_nsec) * 1e-6);
+  if (!has_happened(from) || !has_happened(to)) return cudaErrorNotReady;
+  const struct timespec a = time_of(from), b = time_of(to);
+  *ms = (float)((double)(b.tv_sec - a.tv_sec) * 1e3 + (double)(b.tv_nsec - a.tv_nsec) * 1e-6);
   return cudaSuccess;
 }
 
@@ -664,12 +754,15 @@ static void note_copy(const char *name, const void *dst, const void *src, size_t
   dm_emulated_note(name, s, dm_emulated_hash(0, given, sizeof given));
 }
 
-/* A copy or a fill as a graph records it. */
+/* A copy or a fill as a graph or a queue keeps it. A queue also keeps the bytes of pageable
+   memory, which follow the record (src is then NULL). */
+enum CopyKind { COPY, FILL, COPY_OF_BYTES };
 struct Copy {
   void *dst;
   const void *src;
   int byte;
   size_t n;
+  CopyKind kind;
 };
 
 /* The work of a copy, between enter and leave: with memory that is there no more it is what a
@@ -678,12 +771,11 @@ static void run_copy(const dm_EmulatedWork *w, void *arg) {
   const Copy *c = (const Copy *)arg;
   const int from = c->src ? memory_kind(c->src, c->n) : HOST, to = memory_kind(c->dst, c->n);
   if (from == BAD || to == BAD) {
-    fprintf(stderr, "demilune emulation: %s of a graph touches memory that was freed\n",
-            w->name);
+    fprintf(stderr, "demilune emulation: %s touches memory that was freed\n", w->name);
     abort();
   }
-  if (c->src) memmove(c->dst, c->src, c->n);
-  else memset(c->dst, c->byte, c->n);
+  if (c->kind == FILL) memset(c->dst, c->byte, c->n);
+  else memmove(c->dst, c->kind == COPY ? c->src : c + 1, c->n);
 }
 
 /* Whether the stream is captured: then the copy or fill is recorded, with *e. What pageable
@@ -696,25 +788,48 @@ static bool recorded(const char *name, const Copy &c, bool pageable, cudaStream_
   return pageable || dm_emulated_record(s, w, &c, e);
 }
 
+/* Pageable memory has been read when the call returns; pinned memory is guarded. */
+static void queue_copy(const Copy &c, int from, int to, cudaStream_t s) {
+  dm_EmulatedWork w = {};
+  w.go = run_copy;
+  w.name = c.kind == FILL ? "cudaMemsetAsync" : "cudaMemcpyAsync";
+  w.n_arg = sizeof c + (from == HOST ? c.n : 0);
+  Copy *mine = (Copy *)dm_emulated_queue(s, w, nullptr, bit_of(from) | bit_of(to));
+  *mine = c;
+  if (from == PINNED) dm_emulated_guard(const_cast<void *>(c.src), c.n, false);
+  if (to == PINNED) dm_emulated_guard(c.dst, c.n, true);
+  if (from != HOST || c.kind == FILL) return;
+  mine->kind = COPY_OF_BYTES;
+  mine->src = nullptr;
+  memcpy(mine + 1, c.src, c.n);
+}
+static void do_copy(const Copy &c, int from, int to) {
+  dm_EmulatedWork w = {};
+  dm_emulated_open(bit_of(from) | bit_of(to));
+  run_copy(&w, const_cast<Copy *>(&c));
+  dm_emulated_open(0);
+}
+
 /* `waits`: the call is one that returns only when the copy is done. */
 static cudaError_t copy(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind,
                         cudaStream_t s, bool waits) {
   cudaError_t e = cudaSuccess;
   if (n == 0) return cudaSuccess;
   if (!dst || !src) return cudaErrorInvalidValue;
+  const Copy c = {dst, src, 0, n, COPY};
+  const bool late = dm_emulated_runs_late(s);
   dm_emulated_enter(0);
   const int from = memory_kind(src, n), to = memory_kind(dst, n);
   const bool ok = from != BAD && to != BAD && direction_fits(kind, from >= 0, to >= 0);
-  const bool later = ok && recorded("cudaMemcpyAsync", Copy{dst, src, 0, n},
-                                    from == HOST || to == HOST, s, &e);
+  const bool later = ok && recorded("cudaMemcpyAsync", c, from == HOST || to == HOST, s, &e);
   if (ok && !later) {
-    const unsigned open = bit_of(from) | bit_of(to);
-    protect(open, PROT_READ | PROT_WRITE);
-    memmove(dst, src, n);
-    protect(open, PROT_NONE);
+    const bool queued = late && to != HOST && (from >= 0 || to >= 0);
+    if (late && !queued) dm_emulated_finish_stream(s);
+    if (queued) queue_copy(c, from, to, s);
+    else do_copy(c, from, to);
     if (!waits) note_copy("cudaMemcpyAsync", dst, from == HOST ? nullptr : src, n, s);
   }
-  dm_emulated_leave(0);
+  dm_emulated_leave();
   if (!ok) return cudaErrorInvalidValue;
   if (later) return e;
   dm_emulated_add(COPIES);
@@ -753,17 +868,17 @@ cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int 
 static cudaError_t fill(void *dst, int byte, size_t n, cudaStream_t s) {
   cudaError_t e = cudaSuccess;
   if (n == 0) return cudaSuccess;
+  const Copy c = {dst, nullptr, byte, n, FILL};
+  const bool late = dm_emulated_runs_late(s);
   dm_emulated_enter(0);
   const int to = memory_kind(dst, n);
-  const bool later =
-      to >= 0 && recorded("cudaMemsetAsync", Copy{dst, nullptr, byte, n}, false, s, &e);
+  const bool later = to >= 0 && recorded("cudaMemsetAsync", c, false, s, &e);
   if (to >= 0 && !later) {
-    protect(bit_of(to), PROT_READ | PROT_WRITE);
-    memset(dst, byte, n);
-    protect(bit_of(to), PROT_NONE);
+    if (late) queue_copy(c, to, to, s);
+    else do_copy(c, to, to);
     note_copy("cudaMemsetAsync", dst, (const void *)(intptr_t)byte, n, s);
   }
-  dm_emulated_leave(0);
+  dm_emulated_leave();
   if (to < 0) return cudaErrorInvalidValue;
   if (later) return e;
   dm_emulated_add(COPIES);
@@ -825,12 +940,7 @@ cudaError_t dm_emulated_run(const char *name, cudaStream_t s, uint64_t given,
   cudaError_t e = dm_emulated_check_stream(s);
   const dm_EmulatedWork w = {run_call, n_arg, name, f, dim3(), dim3(), 0};
   if (e != cudaSuccess || dm_emulated_record(s, w, arg, &e)) return dm_emulated_result(e);
-  const unsigned open = dm_emulated_reach();
-  dm_emulated_enter(open);
-  dm_emulated_count_launch(name);
-  dm_emulated_note(name, s, given);
-  f(arg);
-  dm_emulated_leave(open);
+  dm_emulated_submit(s, w, arg, given);
   return cudaSuccess;
 }
 

@@ -756,10 +756,15 @@ describe("the floor, the ceiling and the diagnosis", function()
     assert.same({}, texts)
     texts = warnings(function() for _ = 1, 9 do step(INF) end end)
     assert.equal(1, #texts)
-    for _, part in ipairs{"3 updates in a row", "min_scale = 1", "since step 2", "in step 5",
+    for _, part in ipairs{"min_scale = 1", "since step 2",
       "parameter 3 '1.weight' {2, 3} of group 1 had 3 values", "of 6", "detect_anomaly"} do
       assert.is_truthy(texts[1]:find(part, 1, true), part .. " in: " .. texts[1])
     end
+    -- a device's count may arrive some updates later
+    local count = tonumber(texts[1]:match "(%d+) updates in a row")
+    local last = tonumber(texts[1]:match "in step (%d+)")
+    assert.is_true(count >= 3 and last >= count + 2, texts[1])
+    if dm.get_default_device() == "cpu" then assert.same({3, 5}, {count, last}) end
   end)
 
   it("stats() tells of steps, growth and the last skip", function()

@@ -55,8 +55,10 @@ local function training(opts)
   return alone, {model = model, optimizer = optimizer, scaler = scaler, x = x}
 end
 
--- The work that f() queues: an array of {name, arguments}.
+-- The work that f() queues: an array of {name, arguments}. What was asked for before has arrived,
+-- as the scaler asks anew after each answer.
 local function work_of(f)
+  dm.cuda.synchronize()
   local first = dm.cuda._count "work" + 1
   f()
   local list = {}

@@ -90,8 +90,10 @@ describe("CUDA's device", function()
     local x = dm.randn(4, 3, {device = "cuda"})
     local i = dm.tensor({1, 9, 11}, {device = "cuda"})
     local y = x:index_select(i, {dim = 1})
-    assert.refuses("index_select: index 9 %(element 2%) is out of range, wanted 1 to 4",
-      function() y:totable() end)
+    -- which of two faults a GPU meets first is its own affair
+    local _, text = pcall(function() y:totable() end)
+    assert.is_truthy(tostring(text):find("index_select: index 9 (element 2) is out of range, " ..
+      "wanted 1 to 4", 1, true) or tostring(text):find("index 11 (element 3)", 1, true), text)
     assert.equal(3, #y:totable())
     assert.equal(x:cpu()[1][2]:item(), y[1][2]:item())
     local z = dm.tensor({6, 7}, {device = "cuda"}) // dm.tensor({2, 0}, {device = "cuda"})
