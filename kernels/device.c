@@ -323,19 +323,27 @@ dm_status dm_cuda_send(void *dst, const void *bytes, int64_t n_bytes) {
   return dm_cuda_fail(e, "cudaMemcpyAsync");
 }
 
-/* Copies between devices in the source's stream; the destination's stream waits for it by an
-   event, so that later work there sees the data. */
+/* Device `after`'s stream waits for what is queued on that of `before` now. */
+static dm_status wait_across(int after, int before) {
+  cudaEvent_t passed = NULL;
+  DM_TRY(use(before)); /* opened, so that it has a stream */
+  DM_CUDA_TRY(cudaEventCreateWithFlags(&passed, cudaEventDisableTiming));
+  dm_status st = dm_cuda_fail(cudaEventRecord(passed, stream_of(before)), "cudaEventRecord");
+  if (st == DM_OK) st = use(after);
+  if (st == DM_OK)
+    st = dm_cuda_fail(cudaStreamWaitEvent(stream_of(after), passed, 0), "cudaStreamWaitEvent");
+  cudaEventDestroy(passed);
+  return st;
+}
+
+/* Copies between devices in the source's stream. It waits for the destination's stream, whose
+   queued work may still use what was in dst before; that stream waits for the copy in turn, so
+   that later work there sees the data. */
 static dm_status copy_across(int to, void *dst, int from, const void *src, int64_t n) {
-  cudaEvent_t done = NULL;
   DM_TRY(dm_graph_refuse("a copy between devices"));
-  DM_TRY(use(to)); /* opened, so that it has a stream */
-  DM_TRY(use(from));
+  DM_TRY(wait_across(from, to));
   DM_CUDA_TRY(cudaMemcpyPeerAsync(dst, to, src, from, (size_t)n, stream_of(from)));
-  DM_CUDA_TRY(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
-  cudaError_t e = cudaEventRecord(done, stream_of(from));
-  if (e == cudaSuccess) e = cudaStreamWaitEvent(stream_of(to), done, 0);
-  cudaEventDestroy(done);
-  return e == cudaSuccess ? use(to) : dm_cuda_fail(e, "cudaStreamWaitEvent");
+  return wait_across(to, from);
 }
 
 /* Notes that `stream` reads or writes the pinned block at p, so that it is not reused before

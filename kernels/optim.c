@@ -241,8 +241,8 @@ static dm_status cuda_amp_note(dm_Tensor *history, const dm_Tensor *found_inf,
 typedef struct Held {
   const void *floored;
   uint32_t version; /* of floored, when it was last seen: another tensor may have its address */
-  bool pending;
-  int32_t *seen; /* pinned */
+  bool pending, is_foreign; /* is_foreign: what is on its way is another tensor's number */
+  int32_t *seen;            /* pinned */
   int32_t last;
   cudaEvent_t arrived;
   uint64_t used;
@@ -258,8 +258,8 @@ static void take_news(Held *h) {
     (void)cudaGetLastError();
     return;
   }
-  h->last = *h->seen;
-  h->pending = false;
+  if (!h->is_foreign) h->last = *h->seen;
+  h->pending = h->is_foreign = false;
 }
 
 /* The record of `floored`, or the least recently used one, cleared. */
@@ -274,7 +274,10 @@ static Held *held_of(const dm_Tensor *floored) {
     if (helds[i].used < h->used) h = &helds[i];
   }
   take_news(h);
-  if (h->floored != p || h->version != floored->storage->version) h->last = 0;
+  if (h->floored != p || h->version != floored->storage->version) {
+    h->last = 0;
+    h->is_foreign = h->pending;
+  }
   h->floored = p;
   h->used = ++held_clock;
   return h;
