@@ -862,7 +862,7 @@ static void settings(void) {
   check(in_child("DEMILUNE_EMULATED_DEVICES", "0", none_there), "no device");
   check(in_child("DEMILUNE_EMULATED_DEVICES", "-1", old_driver), "an old driver");
   check(in_child("DEMILUNE_EMULATED_OPEN", "1", open_to_all), "memory left open");
-  char path[] = "/tmp/emulated_check_XXXXXX", text[200] = "";
+  char path[] = "/tmp/emulated_check_XXXXXX", text[400] = "";
   const int file = mkstemp(path);
   check(in_child("DEMILUNE_EMULATED_COVERAGE", path, launch_some) &&
             in_child("DEMILUNE_EMULATED_COVERAGE", path, launch_some),
@@ -872,8 +872,8 @@ static void settings(void) {
   unlink(path);
   const char *first = strstr(text, "scale<float, 4> 3\n");
   check(n > 0 && first && strstr(first + 1, "scale<float, 4> 3\n") &&
-            strstr(text, "nothing 1\n"),
-        "what was launched is written down");
+            strstr(text, "\nnothing 1\n") && strstr(text, "threads scale<float, 4> 32\n"),
+        "what was launched is written down, and its threads");
 }
 
 /* ---- work that runs late, each check in a process of its own ---- */

@@ -141,8 +141,9 @@ bool dm_emulated_is_blocking(cudaStream_t s, int *device);
 /* The device of an address, as a bit. */
 unsigned dm_emulated_owner_bit(const void *p);
 
-/* Counts a launch and the kernel's name. Between enter and leave. */
-void dm_emulated_count_launch(const char *name);
+/* Counts a launch and the kernel's or function's name, and keeps the most threads of a block.
+   Between enter and leave. */
+void dm_emulated_count_launch(const char *name, unsigned threads = 0);
 
 /* Notes work that is queued on stream s; see dm_emulated_work. Between enter and leave. */
 void dm_emulated_note(const char *name, cudaStream_t s, uint64_t given);

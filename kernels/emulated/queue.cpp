@@ -276,7 +276,7 @@ void dm_emulated_submit(cudaStream_t s, const dm_EmulatedWork &work, void *arg,
   const unsigned open = dm_emulated_reach();
   const bool late = dm_emulated_runs_late(s);
   dm_emulated_enter(late ? 0 : open);
-  dm_emulated_count_launch(work.name);
+  dm_emulated_count_launch(work.name, work.block.x * work.block.y * work.block.z);
   dm_emulated_note(work.name, s, given);
   if (late) dm_emulated_queue(s, work, arg, open);
   else work.go(&work, arg);

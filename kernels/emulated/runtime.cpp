@@ -901,10 +901,11 @@ cudaError_t cudaMemset(void *dst, int byte, size_t n) {
 struct Named {
   const char *name;
   int64_t n;
+  unsigned threads; /* of the largest block */
 };
 static Named names[1024]; /* by the name's address; guarded by `lock` */
 
-void dm_emulated_count_launch(const char *name) {
+void dm_emulated_count_launch(const char *name, unsigned threads) {
   dm_emulated_add(LAUNCHES);
   const int n = (int)(sizeof names / sizeof *names);
   const int first = (int)(((uintptr_t)name >> 2) * 2654435761u % (unsigned)n);
@@ -913,12 +914,14 @@ void dm_emulated_count_launch(const char *name) {
     if (at->name && at->name != name) continue;
     at->name = name;
     at->n++;
+    if (threads > at->threads) at->threads = threads;
     return;
   }
 }
 
 /* Appends what was run to the file that collects it, under a lock, as many
-   processes do. "(scale<float, 4>)" loses its parentheses. */
+   processes do: "scale<float, 4> 3", how often; "threads scale<float, 4> 256", at most.
+   "(scale<float, 4>)" loses its parentheses. */
 static void write_names(void) {
   const char *path = getenv("DEMILUNE_EMULATED_COVERAGE");
   FILE *f = path && *path ? fopen(path, "a") : nullptr;
@@ -929,6 +932,7 @@ static void write_names(void) {
     const bool wrapped = k.name[0] == '(';
     const int length = (int)strlen(k.name) - 2 * wrapped;
     fprintf(f, "%.*s %lld\n", length, k.name + wrapped, (long long)k.n);
+    fprintf(f, "threads %.*s %u\n", length, k.name + wrapped, k.threads);
   }
   fclose(f);
 }
