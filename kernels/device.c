@@ -18,6 +18,7 @@
 #include "kernels/graph.h"
 #include "kernels/keep.h"
 #include "kernels/module.h"
+#include "kernels/nccl.h"
 #include "kernels/plans.h"
 
 enum { MAX_DEVICE = 64, LISTED = 5, SIDE_STREAMS = 32 };
@@ -608,6 +609,7 @@ static const dm_DeviceOps cuda_ops = {
     .plans = dm_plan_counts,
     .streams = &stream_ops,
     .graphs = &dm_cuda_graph_ops,
+    .collectives = &dm_nccl_ops,
 };
 
 /* Finds the devices and registers them; returns why none can be used, or NULL. */

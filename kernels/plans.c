@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char *const names[] = {[DM_CUBLASLT] = "cublaslt", [DM_CUDNN] = "cudnn"};
+static const char *const names[] = {
+    [DM_CUBLASLT] = "cublaslt", [DM_CUDNN] = "cudnn", [DM_NCCL] = "nccl"};
 static atomic_llong counts[DM_N_PLAN_LIBRARY][DM_N_PLAN];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -9,7 +9,12 @@
 extern "C" {
 #endif
 
-typedef enum dm_PlanLibrary { DM_CUBLASLT, DM_CUDNN, DM_N_PLAN_LIBRARY } dm_PlanLibrary;
+typedef enum dm_PlanLibrary {
+  DM_CUBLASLT,
+  DM_CUDNN,
+  DM_NCCL,
+  DM_N_PLAN_LIBRARY
+} dm_PlanLibrary;
 
 /* Hashes a key made of 8-byte numbers. */
 static inline uint64_t dm_key_hash(const void *key, size_t n) {

@@ -68,6 +68,17 @@ void dm_emulated_poison(void *p, size_t n);
 /* Allows or forbids n bytes to the address sanitizer, where that is built in. */
 void dm_emulated_allow(void *p, size_t n, bool allowed);
 
+/* The device in whose live memory n bytes at p lie; negative: in none. Between enter and leave.
+ */
+int dm_emulated_memory(const void *p, size_t n);
+
+/* Whether s has waited for an event since this was last asked. */
+bool dm_emulated_took_event(cudaStream_t s);
+
+/* Where it is set (nccl.cpp): called with the stream of an event (NULL: all streams) that is
+   waited for, or asked for; false: what is before the event is not done. */
+extern bool (*dm_emulated_on_event)(cudaStream_t s, bool waits);
+
 /* ---- capture: graph.cpp ---- */
 
 /* Work as a graph records it. go runs it between enter and leave, with a copy of its n_arg

@@ -276,9 +276,23 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   return dm_emulated_result(e);
 }
 
+cudaError_t cudaDeviceGetPCIBusId(char *out, int n, int device) {
+  const cudaError_t e = ready_device(device);
+  if (e == cudaSuccess) snprintf(out, (size_t)n, "0000:%02x:00.0", device + 1);
+  return dm_emulated_result(e);
+}
+
+bool (*dm_emulated_on_event)(cudaStream_t s, bool waits);
+
+/* Whether what is before an event of s (NULL: in all streams) is done; waits: it has to be. */
+static bool is_done(cudaStream_t s, bool waits) {
+  return !dm_emulated_on_event || dm_emulated_on_event(s, waits);
+}
+
 cudaError_t cudaDeviceSynchronize(void) {
   cudaError_t e = ready();
   dm_emulated_add(SYNCS);
+  if (e == cudaSuccess) is_done(nullptr, true);
   if (e == cudaSuccess) e = dm_emulated_waits(nullptr);
   if (e == cudaSuccess) {
     dm_emulated_enter(0);
@@ -505,9 +519,11 @@ struct Handle {
   int device;
 };
 struct CUstream_st : Handle {
-  bool blocking; /* waits for the legacy stream */
+  bool blocking;   /* waits for the legacy stream */
+  bool took_event; /* has waited for one since that was asked */
 };
 struct CUevent_st : Handle {
+  cudaStream_t stream;            /* in which it was last recorded */
   bool timed, recorded, captured; /* captured: last recorded in a stream that was captured */
   dm_EmulatedMark *mark;          /* of a queue where it was recorded; or NULL, and then: */
   struct timespec at;
@@ -614,6 +630,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   cudaError_t e = ready_stream(s);
   dm_emulated_add(SYNCS);
+  if (e == cudaSuccess && !is_default(s)) is_done(s, true);
   if (e == cudaSuccess) e = dm_emulated_waits(s);
   if (e == cudaSuccess) finish(s);
   return dm_emulated_result(e);
@@ -632,14 +649,23 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t ev, unsigned flags) 
   /* work from outside, or out of the capture: one stream at a time is captured */
   if (e == cudaSuccess && (ev->captured || dm_emulated_is_captured(s)))
     e = dm_emulated_spoil(s, cudaErrorStreamCaptureUnsupported);
-  if (e == cudaSuccess && ev->mark) {
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  if (!is_default(s)) s->took_event = true;
+  if (ev->stream) is_done(ev->stream, true);
+  if (ev->mark) {
     const bool late = dm_emulated_runs_late(s);
     dm_emulated_enter(0);
     if (late) dm_emulated_await(s, ev->mark);
     else dm_emulated_finish_mark(ev->mark);
     dm_emulated_leave();
   }
-  return dm_emulated_result(e);
+  return cudaSuccess;
+}
+bool dm_emulated_took_event(cudaStream_t s) {
+  if (is_default(s)) return true;
+  const bool took = s->took_event;
+  s->took_event = false;
+  return took;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
@@ -672,6 +698,7 @@ cudaError_t cudaEventRecord(cudaEvent_t ev, cudaStream_t s) {
   if (e == cudaSuccess && ev->device != device_of(s)) e = cudaErrorInvalidResourceHandle;
   if (e != cudaSuccess) return dm_emulated_result(e);
   ev->recorded = true;
+  ev->stream = is_default(s) ? nullptr : s;
   ev->captured = dm_emulated_is_captured(s);
   clock_gettime(CLOCK_MONOTONIC, &ev->at);
   const bool late = !ev->captured && dm_emulated_runs_late(s);
@@ -689,6 +716,7 @@ static cudaError_t askable(cudaEvent_t ev) {
 cudaError_t cudaEventSynchronize(cudaEvent_t ev) {
   const cudaError_t e = askable(ev);
   dm_emulated_add(SYNCS);
+  if (e == cudaSuccess && ev->stream) is_done(ev->stream, true);
   if (e == cudaSuccess && ev->mark) {
     dm_emulated_enter(0);
     dm_emulated_finish_mark(ev->mark);
@@ -698,8 +726,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t ev) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t ev) {
   const cudaError_t e = askable(ev);
-  if (e != cudaSuccess || !ev->mark) return dm_emulated_result(e);
-  return readiness(nullptr, ev->mark);
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  if (ev->stream && !is_done(ev->stream, false)) return cudaErrorNotReady;
+  return ev->mark ? readiness(nullptr, ev->mark) : cudaSuccess;
 }
 static bool has_happened(cudaEvent_t ev) {
   return !ev->mark || dm_emulated_mark_passed(ev->mark);
@@ -733,6 +762,11 @@ static int memory_kind(const void *p, size_t n) {
   if (i < 0) return BAD;
   const size_t at = (size_t)((const char *)p - d->base) - d->blocks[i].offset;
   return n <= d->blocks[i].asked - at ? device : BAD;
+}
+
+int dm_emulated_memory(const void *p, size_t n) {
+  const int kind = memory_kind(p, n);
+  return kind >= 0 ? kind : BAD;
 }
 
 static bool direction_fits(enum cudaMemcpyKind kind, bool from_device, bool to_device) {

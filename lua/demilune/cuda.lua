@@ -32,15 +32,15 @@ function cuda.get_device_capability(device)
   return info.major, info.minor
 end
 
---- plans() -> {cublaslt = counts, cudnn = counts}, of this process: how NVIDIA's libraries
---- came by the plans that products, convolutions and batch norms run by. Each call is
+--- plans() -> {cublaslt = counts, cudnn = counts, nccl = counts}, of this process: how NVIDIA's
+--- libraries came by the plans that products, convolutions and batch norms run by. Each call is
 --- one of asked (the library was asked, which takes milliseconds), memory (kept from an
 --- earlier call) and disk (cuDNN's choice, kept by an earlier process); refused tells how
 --- many of them the library did not take, so that our own, slower kernels did them.
 --- state is "untried", "open", "off" or "missing"; reason says why it is off or missing, and
 --- refusal why it refused a call, in its own words. A library that is missing or switched off
---- counts nothing. With DEMILUNE_NO_FALLBACK=1 a call that our own kernels would do for such a
---- library raises instead. Raises without CUDA.
+--- counts nothing, nor does nccl, which makes no plans. With DEMILUNE_NO_FALLBACK=1 a call that
+--- our own kernels would do for such a library raises instead. Raises without CUDA.
 function cuda.plans() return core.cuda_plans() end
 
 local bind_tf32 = options.signature("allow_tf32", "*, matmul?: boolean, conv?: boolean")

@@ -12,6 +12,7 @@
 
 #include "bind/bind.h"
 #include "dist/bucket.h"
+#include "dist/link.h"
 #include "dist/stop.h"
 
 static const char work_class[] = "demilune.Work", guard_class[] = "demilune.World",
@@ -19,10 +20,9 @@ static const char work_class[] = "demilune.Work", guard_class[] = "demilune.Worl
 static const char waiter_key = 0; /* only its address counts */
 
 /* The names of dm_WorkKind and dm_RankOp. */
-static const char *const kinds[] = {"barrier",    "all_reduce",     "broadcast", "reduce",
-                                    "all_gather", "reduce_scatter", "gather",    "scatter",
-                                    "all_to_all", "send",           "recv",      "new_group",
-                                    NULL};
+static const char *const kinds[] = {
+    "barrier", "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather",
+    "scatter", "all_to_all", "send",      "recv",   "new_group",  "connect",        NULL};
 static const char *const rank_ops[] = {"sum",     "avg",  "min", "max",
                                        "product", "band", "bor", NULL};
 
@@ -77,9 +77,11 @@ static int guard(lua_State *L) {
   return 1;
 }
 
-/* _dist_open(by_mpi, timeout, warn_after, both in seconds): begins to open the world -> the
-   reason why it cannot; or nil. */
+/* _dist_open(by_mpi, timeout, warn_after, both in seconds, ordered): begins to open the world
+   -> the reason why it cannot; or nil. ordered: reductions of tensors on devices too add in the
+   order of the ranks. */
 static int open_world(lua_State *L) {
+  if (!dm_world_is_open()) dm_link_set_ordered(lua_toboolean(L, 4));
   lua_pushstring(
       L, dm_world_open(lua_toboolean(L, 1), luaL_checknumber(L, 2), luaL_checknumber(L, 3)));
   return 1;
@@ -146,13 +148,23 @@ static int new_group(lua_State *L) {
   return 1;
 }
 
-/* _dist_dense(x) -> x's elements as a contiguous tensor on the CPU without history; whether it
-   shares x's memory; whether elements of x share memory. */
+/* The elements of t, contiguous and without history, on its device. */
+static dm_status dense_there(const dm_Tensor *t, dm_Tensor **out) {
+  dm_Tensor *alias = NULL;
+  DM_TRY(dm_tensor_alias(t, &alias));
+  const dm_status st = dm_call(DM_OP_contiguous, 1, &alias, NULL, out);
+  dm_tensor_unref(&alias);
+  return st;
+}
+
+/* _dist_dense(x, stays) -> x's elements as a contiguous tensor without history, on x's device
+   where it stays, else on the CPU; whether it shares x's memory; whether elements of x share
+   memory. */
 static int dense(lua_State *L) {
   State *S = dm_enter(L);
   Handle *b = dm_push_own(L, S);
   const dm_Tensor *t = dm_check_tensor(L, 1);
-  DM_CHECK(L, dm_dense_of(t, &b->t));
+  DM_CHECK(L, lua_toboolean(L, 2) ? dense_there(t, &b->t) : dm_dense_of(t, &b->t));
   lua_pushboolean(L, b->t->storage == t->storage);
   lua_pushboolean(L, dm_tensor_overlaps_itself(t));
   return 3;
@@ -181,11 +193,11 @@ static dm_Tensor *taken(lua_State *L, int i) {
 static dm_status part_from_out(dm_Work *w) {
   dm_Tensor *copy = NULL;
   DM_TRY(dm_tensor_new(w->in->dtype, w->in->ndim, w->in->shape, w->in->device, &copy));
-  if (w->in->numel > 0)
-    memcpy(dm_tensor_data(copy), dm_tensor_data(w->in), (size_t)dm_tensor_bytes(w->in));
+  dm_Tensor *in[2] = {copy, w->in};
+  const dm_status st = w->in->numel > 0 ? dm_call_inplace(DM_OP_copy, 2, in, NULL) : DM_OK;
   dm_tensor_unref(&w->in);
   w->in = copy;
-  return DM_OK;
+  return st;
 }
 
 /* Whether the work writes its tensor `in`. */
@@ -215,14 +227,15 @@ static const Tensors wanted[] = {
     [DM_WORK_SEND] = {1, 0, 1, 0},
     [DM_WORK_RECEIVE] = {1, 0, 1, 0},
     [DM_WORK_SPLIT] = {0},
+    [DM_WORK_CONNECT] = {0},
 };
 
-/* Whether t is n parts (or nothing, for 0), dense and on the CPU; *part: the elements of one,
-   -1 while none is known. */
-static bool is_parts(const dm_Tensor *t, int n, int n_rank, int64_t *part) {
+/* Whether t is n parts (or nothing, for 0), dense and on that device; *part: the elements of
+   one, -1 while none is known. */
+static bool is_parts(const dm_Tensor *t, dm_Device dev, int n, int n_rank, int64_t *part) {
   if (n == 0 || !t) return (n == 0) == !t;
   const int64_t count = n == N_PARTS ? n_rank : n, each = t->numel / count;
-  if (t->device.type != DM_CPU || !dm_tensor_is_contiguous(t) || each * count != t->numel)
+  if (!dm_device_eq(t->device, dev) || !dm_tensor_is_contiguous(t) || each * count != t->numel)
     return false;
   if (*part < 0) *part = each;
   return *part == each;
@@ -238,14 +251,19 @@ static void check_work_is_sound(lua_State *L, const dm_Work *w) {
                 "the world is no new group");
   luaL_argcheck(L, w->peer >= 0 && w->peer < n, 3, "no rank of the group");
   const bool is_peer = w->agree->me == w->peer;
-  luaL_argcheck(L, is_parts(w->in, is_peer ? t->in : t->in_else, n, &part), 5, "no such parts");
-  luaL_argcheck(L, is_parts(w->out, is_peer ? t->out : t->out_else, n, &part), 6,
+  const dm_Tensor *one = w->in ? w->in : w->out;
+  const bool by_link = one && dm_link_takes(w->group, w->kind, w->op, one);
+  const dm_Device dev = by_link ? w->group->device : (dm_Device){.type = DM_CPU};
+  luaL_argcheck(L, is_parts(w->in, dev, is_peer ? t->in : t->in_else, n, &part), 5,
+                "no such parts");
+  luaL_argcheck(L, is_parts(w->out, dev, is_peer ? t->out : t->out_else, n, &part), 6,
                 "no such parts");
   luaL_argcheck(L, !w->in || !w->out || w->in->dtype == w->out->dtype, 6, "of another dtype");
 }
 
 /* _dist_post(kind, group, peer = 0, op or nil, in or nil, out or nil, name, key, line) -> a
-   work. The tensors are dense, on the CPU; of new_group the group is the new one. */
+   work. The tensors are dense, on the CPU, or on their device where _dist_takes says so; of
+   new_group the group is the new one, and `in` of connect is a tensor on the device. */
 static int post(lua_State *L) {
   dm_enter(L);
   check_open(L);
@@ -264,28 +282,56 @@ static int post(lua_State *L) {
   w->group = group;
   w->agree = kind == DM_WORK_SPLIT ? dm_world_group(0) : group;
   w->peer = peer;
-  w->in = taken(L, 5);
-  w->out = taken(L, 6);
+  if (kind == DM_WORK_CONNECT) {
+    DM_CHECK(L, dm_link_prepare(w, dm_check_tensor(L, 5)->device));
+  } else {
+    w->in = taken(L, 5);
+    w->out = taken(L, 6);
+  }
   check_work_is_sound(L, w);
   if (w->in && w->out && w->in->storage == w->out->storage) DM_CHECK(L, part_from_out(w));
   w->header.n_bytes = w->in ? dm_tensor_bytes(w->in) : 0;
   snprintf(w->header.name, sizeof w->header.name, "%s", name);
   snprintf(w->header.key, sizeof w->header.key, "%s", key);
   snprintf(w->header.line, sizeof w->header.line, "%s", line);
+  const dm_Tensor *one = w->in ? w->in : w->out;
+  if (one && one->device.type != DM_CPU) DM_CHECK(L, dm_link_mark(w));
   DM_CHECK(L, dm_world_post(w));
   if (w->in && writes_in(w)) w->in->storage->version++;
   if (w->out) w->out->storage->version++;
   return 1;
 }
 
-/* work:wait(ms) -> true: done; false: not yet; nil and the reason: it failed. */
+/* _dist_way(group) -> "link": the group's works on devices go over the device's library; or
+   "host" and the reason why not; nil: no such work was asked for. */
+static int way_of(lua_State *L) {
+  const dm_Group *g = check_group(L, 1);
+  const int way = atomic_load(&g->way);
+  if (way == DM_WAY_UNKNOWN) return 0;
+  lua_pushstring(L, way == DM_WAY_LINK ? "link" : "host");
+  lua_pushstring(L, g->why);
+  return 2;
+}
+
+/* _dist_takes(group, kind, op or nil, x) -> whether such a work goes over the group's link. */
+static int takes(lua_State *L) {
+  const dm_Group *g = check_group(L, 1);
+  const int kind = luaL_checkoption(L, 2, NULL, kinds),
+            op = luaL_checkoption(L, 3, "sum", rank_ops);
+  lua_pushboolean(L, dm_link_takes(g, (dm_WorkKind)kind, (dm_RankOp)op, dm_check_tensor(L, 4)));
+  return 1;
+}
+
+/* work:wait(ms) -> true: done, or what the script's stream gets from now on waits for it there;
+   false: not yet; nil and the reason: it failed. */
 static int work_wait(lua_State *L) {
   const dm_Work *w = check_work(L);
   if (!dm_world_wait(w, (int)luaL_optinteger(L, 2, WAIT_MS))) {
     lua_pushboolean(L, false);
     return 1;
   }
-  if (!w->failed) {
+  if (!atomic_load(&w->done) || !w->failed) {
+    DM_CHECK(L, dm_link_follow(w));
     lua_pushboolean(L, true);
     return 1;
   }
@@ -697,6 +743,8 @@ const luaL_Reg dm_distributed_functions[] = {{"_dist_lacks", lacks},
                                              {"_dist_new_group", new_group},
                                              {"_dist_dense", dense},
                                              {"_dist_post", post},
+                                             {"_dist_way", way_of},
+                                             {"_dist_takes", takes},
                                              {"_dist_leave", leave},
                                              {"_dist_left", left},
                                              {"_dist_stats", stats},

@@ -146,8 +146,9 @@ typedef struct dm_DeviceOps {
   /* A test back end's record of the i-th queued work, from 1: its name, and a hash of its
      arguments; NULL: unknown. */
   const char *(*work_of)(int64_t i, int64_t *given);
-  const dm_StreamOps *streams; /* NULL for the CPU */
-  const dm_GraphOps *graphs;   /* NULL: it has none */
+  const dm_StreamOps *streams;                /* NULL for the CPU */
+  const dm_GraphOps *graphs;                  /* NULL: it has none */
+  const struct dm_CollectiveOps *collectives; /* collectives.h; NULL: it has none */
 } dm_DeviceOps;
 
 /* NULL when there is no such device type. The first call for a type opens its back end. */

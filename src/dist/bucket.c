@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "dist/link.h"
 #include "dist/stop.h"
 #include "engine/tape.h"
 
@@ -300,43 +301,55 @@ static void describe(const dm_Reducer *r, const Bucket *b, dm_Header *h) {
   name_params(r, b, params, sizeof params);
   snprintf(h->name, sizeof h->name, "DistributedDataParallel");
   snprintf(h->key, sizeof h->key,
-           "bucket %d of %d%s, %lld %s, pass %lld, %d parameters, layout %08x",
+           "bucket %d of %d%s, %lld %s%s, pass %lld, %d parameters, layout %08x",
            (int)(b - r->buckets) + 1, r->n_bucket, params, (long long)b->n_element,
-           dm_dtype_name((dm_DType)b->wire->dtype), (long long)r->n_pass, r->n_param,
+           dm_dtype_name((dm_DType)b->wire->dtype),
+           b->wire->device.type == DM_CPU ? "" : " on cuda", (long long)r->n_pass, r->n_param,
            (unsigned)(r->layout ^ r->layout >> 32));
   snprintf(h->line, sizeof h->line, "%s", *line ? line : r->where);
   h->n_bytes = dm_tensor_bytes(b->wire);
+}
+
+/* What becomes of a bucket: the average goes to all ranks, to one of them, or each gets an n-th
+   of it. */
+static dm_WorkKind kind_of(const dm_Reducer *r, const Bucket *b) {
+  if (!b->share) return DM_WORK_ALL_REDUCE;
+  return is_cut(r, b) ? DM_WORK_REDUCE_SCATTER : DM_WORK_REDUCE;
+}
+
+/* Whether it travels from its device, over the link of the ranks. Sums of shards have an order
+   that no library promises. */
+static bool goes_by_link(const dm_Reducer *r, const Bucket *b) {
+  return b->device.type != DM_CPU && r->shards == 0 && b->flat &&
+         dm_link_takes(dm_world_group(r->group), kind_of(r, b), DM_RANK_AVG, b->flat);
 }
 
 /* Sets what travels: the bucket itself, the sum of its shards, or a copy in another dtype or on
    the CPU. */
 static dm_status make_wire(const dm_Reducer *r, Bucket *b) {
   dm_Tensor *from = r->shards > 0 ? b->sums[0] : b->flat;
+  const dm_Device device = goes_by_link(r, b) ? b->device : (dm_Device){.type = DM_CPU};
   const bool narrow = r->wire != DM_NO_DTYPE && b->n > 0 && !dm_is_low(from->dtype);
   const dm_DType dtype = narrow ? r->wire : (dm_DType)from->dtype;
-  if (!narrow && from->device.type == DM_CPU) {
+  if (!narrow && dm_device_eq(from->device, device)) {
     b->wire = dm_tensor_ref(from);
     return DM_OK;
   }
-  DM_TRY(dm_tensor_new(dtype, 1, &from->numel, (dm_Device){.type = DM_CPU}, &b->wire));
+  DM_TRY(dm_tensor_new(dtype, 1, &from->numel, device, &b->wire));
   dm_Tensor *in[2] = {b->wire, from};
   return dm_call_inplace(DM_OP_copy, 2, in, NULL);
 }
 
-/* Says what becomes of the bucket: the average goes to all ranks, to one of them, or each gets
-   an n-th of it. */
+/* Sets up the work that averages the bucket. */
 static dm_status plan_work(const dm_Reducer *r, const Bucket *b, dm_Work *w) {
   w->op = r->shards > 0 ? DM_RANK_TREE : DM_RANK_AVG;
   w->in = dm_tensor_ref(b->wire);
-  w->kind = DM_WORK_ALL_REDUCE;
-  if (!b->share) return DM_OK;
-  w->kind = is_cut(r, b) ? DM_WORK_REDUCE_SCATTER : DM_WORK_REDUCE;
-  if (w->kind == DM_WORK_REDUCE) {
-    w->peer = owner_of(r, b);
-    return DM_OK;
-  }
+  w->kind = kind_of(r, b);
+  if (w->kind == DM_WORK_REDUCE) w->peer = owner_of(r, b);
+  if (b->wire->device.type != DM_CPU) DM_TRY(dm_link_mark(w));
+  if (w->kind != DM_WORK_REDUCE_SCATTER) return DM_OK;
   const int64_t n = b->n_element / r->n_rank;
-  return dm_tensor_new((dm_DType)b->wire->dtype, 1, &n, (dm_Device){.type = DM_CPU}, &w->out);
+  return dm_tensor_new((dm_DType)b->wire->dtype, 1, &n, b->wire->device, &w->out);
 }
 
 /* After a bucket that is shared out was handed over: its gradients are no longer the
@@ -388,7 +401,7 @@ static void wait_for_sent(const dm_Reducer *r) {
     const dm_Work *w = r->buckets[i].work;
     if (!r->buckets[i].share || !w || atomic_load(&w->done)) continue;
     if (++n_sent < MOST_SENT) continue;
-    dm_world_wait(w, WAIT_MS);
+    dm_world_wait_done(w, WAIT_MS);
     return;
   }
 }
@@ -484,7 +497,7 @@ static dm_status passed(dm_GradHomes *h, uint64_t next) {
 static void give_up(dm_Reducer *r) {
   for (int i = 0; i < r->n_bucket; i++) {
     const dm_Work *w = r->buckets[i].work;
-    r->abandoned |= w && !atomic_load(&w->done);
+    r->abandoned |= w && !atomic_load(&w->done) && !atomic_load(&w->queued);
     dm_work_unref(&r->buckets[i].work);
     dm_tensor_unref(&r->buckets[i].wire);
   }
@@ -591,7 +604,7 @@ int dm_reducer_wait(const dm_Reducer *r, int ms, const char **why) {
     const dm_Work *w = r->buckets[i].work;
     if (!w) continue;
     if (!dm_world_wait(w, ms)) return 0;
-    if (!w->failed) continue;
+    if (!atomic_load(&w->done) || !w->failed) continue;
     *why = w->failure;
     return -1;
   }
@@ -610,7 +623,7 @@ static dm_status scale(dm_Tensor *t, double factor) {
 
 /* Keeps `from` as what this rank gets of a bucket, in the bucket's dtype and on its device. */
 static dm_status keep_part(Bucket *b, dm_Tensor *from) {
-  if (from->dtype == b->dtype && b->device.type == DM_CPU) {
+  if (from->dtype == b->dtype && dm_device_eq(from->device, b->device)) {
     b->part = dm_tensor_ref(from);
     return DM_OK;
   }
@@ -633,6 +646,7 @@ static dm_status unpack_part(const dm_Reducer *r, Bucket *b) {
 
 /* Brings what has travelled back into the bucket; a sum of shards as their mean. */
 static dm_status unpack(const dm_Reducer *r, Bucket *b) {
+  if (b->work) DM_TRY(dm_link_follow(b->work));
   if (b->share) return unpack_part(r, b);
   if (b->wire == b->flat) return DM_OK;
   if (r->shards > 1) DM_TRY(scale(b->wire, 1.0 / r->shards));

@@ -20,6 +20,7 @@ void dm_work_unref(dm_Work **w) {
     dm_tensor_unref(&(*w)->a);
     dm_tensor_unref(&(*w)->b);
     dm_free((*w)->headers);
+    if ((*w)->drop) (*w)->drop(*w);
     dm_free(*w);
   }
   *w = NULL;
@@ -89,9 +90,10 @@ static dm_status take_slices(dm_Work *w) {
 }
 
 /* Only messages pass one another: of a group the collectives keep their order, of two ranks the
-   messages in one direction. */
+   messages in one direction. A link keeps the order of what is queued. */
 bool dm_work_blocks(const dm_Work *w, const dm_Work *later) {
-  if (dm_work_is_message(w) != dm_work_is_message(later)) return false;
+  if (dm_work_is_message(w) != dm_work_is_message(later) || atomic_load(&w->queued))
+    return false;
   if (!dm_work_is_message(w)) return w->agree == later->agree;
   return w->agree == later->agree && w->kind == later->kind && w->peer == later->peer;
 }
@@ -110,9 +112,8 @@ static int64_t sent_by(const dm_Work *w, dm_Transfer transfer, int64_t n_bytes, 
   }
 }
 
-/* Posts it, to go on with `next` when it is done. */
-static void post(dm_Work *w, const dm_Transport *t, int next, dm_Transfer transfer,
-                 const void *in, void *out, int64_t n_bytes) {
+void dm_work_post(dm_Work *w, const dm_Transport *t, int next, dm_Transfer transfer,
+                  const void *in, void *out, int64_t n_bytes) {
   w->step = next;
   w->n_moving = n_bytes;
   w->n_sent += sent_by(w, transfer, n_bytes, w->peer);
@@ -152,16 +153,16 @@ static void compare(dm_Work *w, const dm_Transport *t) {
     dm_work_break(w, "ranks do not agree, and there is no memory to say why");
     return;
   }
-  post(w, t, EXPLAIN, DM_TRANSFER_ALL_GATHER, &w->header, w->headers, sizeof w->header);
+  dm_work_post(w, t, EXPLAIN, DM_TRANSFER_ALL_GATHER, &w->header, w->headers, sizeof w->header);
 }
 
 static void agree(dm_Work *w, const dm_Transport *t) {
   if (w->kind == DM_WORK_SEND) {
-    post(w, t, FIRST, DM_TRANSFER_SEND, &w->header, NULL, sizeof w->header);
+    dm_work_post(w, t, FIRST, DM_TRANSFER_SEND, &w->header, NULL, sizeof w->header);
   } else if (w->kind == DM_WORK_RECEIVE) {
-    post(w, t, COMPARE, DM_TRANSFER_RECEIVE, NULL, &w->other, sizeof w->other);
+    dm_work_post(w, t, COMPARE, DM_TRANSFER_RECEIVE, NULL, &w->other, sizeof w->other);
   } else if (w->agree->n > 1) {
-    post(w, t, COMPARE, DM_TRANSFER_MIN, w->hash, w->least, sizeof w->hash);
+    dm_work_post(w, t, COMPARE, DM_TRANSFER_MIN, w->hash, w->least, sizeof w->hash);
   } else {
     w->step = FIRST;
   }
@@ -177,7 +178,7 @@ static void compare_message(dm_Work *w, const dm_Transport *t) {
     dm_work_break(w, "out of memory for a message that does not fit");
     return;
   }
-  post(w, t, REFUSE, DM_TRANSFER_RECEIVE, NULL, data_of(w->a), w->other.n_bytes);
+  dm_work_post(w, t, REFUSE, DM_TRANSFER_RECEIVE, NULL, data_of(w->a), w->other.n_bytes);
 }
 
 static void refuse(dm_Work *w) {
@@ -197,11 +198,11 @@ static void reduce_first(dm_Work *w, const dm_Transport *t) {
   } else if (take_slices(w) != DM_OK) {
     dm_work_break(w, "out of memory for the slices of a reduction");
   } else if (is_small(w)) {
-    post(w, t, SECOND, DM_TRANSFER_ALL_GATHER, data_of(w->in), data_of(w->b), bytes);
+    dm_work_post(w, t, SECOND, DM_TRANSFER_ALL_GATHER, data_of(w->in), data_of(w->b), bytes);
   } else {
     if (w->a) memcpy(data_of(w->a), data_of(w->in), (size_t)bytes);
-    post(w, t, SECOND, DM_TRANSFER_ALL_TO_ALL, data_of(w->a ? w->a : w->in), data_of(w->b),
-         w->slice * size);
+    dm_work_post(w, t, SECOND, DM_TRANSFER_ALL_TO_ALL, data_of(w->a ? w->a : w->in),
+                 data_of(w->b), w->slice * size);
   }
 }
 
@@ -213,8 +214,9 @@ static void reduce_second(dm_Work *w, const dm_Transport *t) {
   dm_rank_reduce(w->op, dtype, n, data_of(w->b), w->slice, to);
   if (!w->a) end(w);
   else
-    post(w, t, THIRD, w->kind == DM_WORK_REDUCE ? DM_TRANSFER_GATHER : DM_TRANSFER_ALL_GATHER,
-         data_of(w->a), data_of(w->b), w->slice * dm_dtype_size(dtype));
+    dm_work_post(w, t, THIRD,
+                 w->kind == DM_WORK_REDUCE ? DM_TRANSFER_GATHER : DM_TRANSFER_ALL_GATHER,
+                 data_of(w->a), data_of(w->b), w->slice * dm_dtype_size(dtype));
 }
 
 static void reduce_third(dm_Work *w) {
@@ -227,7 +229,7 @@ static void split(dm_Work *w, const dm_Transport *t) {
   bool failed;
   w->group->comm = t->split(w->group->me >= 0, &failed);
   if (failed) dm_work_break(w, t->text());
-  else end(w);
+  else w->step = DM_WORK_LINKING;
 }
 
 /* Posts what moves the data of all but reductions. */
@@ -235,14 +237,19 @@ static void move(dm_Work *w, const dm_Transport *t, dm_Transfer transfer, int64_
   const bool into_in = transfer == DM_TRANSFER_BROADCAST || transfer == DM_TRANSFER_RECEIVE;
   if (n_bytes == 0 && !dm_work_is_message(w)) end(w);
   else
-    post(w, t, THIRD, transfer, into_in ? NULL : data_of(w->in),
-         data_of(into_in ? w->in : w->out), n_bytes);
+    dm_work_post(w, t, THIRD, transfer, into_in ? NULL : data_of(w->in),
+                 data_of(into_in ? w->in : w->out), n_bytes);
 }
 
 static void first(dm_Work *w, const dm_Transport *t) {
   const int64_t in = w->in ? dm_tensor_bytes(w->in) : 0,
                 out = w->out ? dm_tensor_bytes(w->out) : 0;
+  if (w->by_link || w->kind == DM_WORK_CONNECT) {
+    w->step = DM_WORK_LINKING;
+    return;
+  }
   switch (w->kind) {
+  case DM_WORK_CONNECT:
   case DM_WORK_BARRIER: end(w); break;
   case DM_WORK_SPLIT: split(w, t); break;
   case DM_WORK_ALL_REDUCE:
@@ -280,6 +287,7 @@ bool dm_work_advance(dm_Work *w, const dm_Transport *t) {
     if (is_reduction(w)) reduce_third(w);
     else end(w);
     break;
+  case DM_WORK_LINKING: break; /* link.c goes on */
   default: refuse(w); break;
   }
   return true;

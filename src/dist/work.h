@@ -24,6 +24,7 @@ enum {
   DM_NAME_TEXT = 32,
   DM_KEY_TEXT = 224,
   DM_LINE_TEXT = 128,
+  DM_LINK_TEXT = 256,
   DM_FAILURE_TEXT = 2048
 };
 
@@ -39,17 +40,25 @@ typedef enum dm_WorkKind {
   DM_WORK_ALL_TO_ALL,     /* in, out */
   DM_WORK_SEND,           /* in, to rank `peer` */
   DM_WORK_RECEIVE,        /* in: written */
-  DM_WORK_SPLIT           /* makes the group */
+  DM_WORK_SPLIT,          /* makes the group */
+  DM_WORK_CONNECT         /* links the devices of the group's ranks (link.h) */
 } dm_WorkKind;
+
+/* How works of a group go whose tensors lie on a device. */
+typedef enum dm_Way { DM_WAY_UNKNOWN, DM_WAY_HOST, DM_WAY_LINK } dm_Way;
 
 /* Ranks that communicate, in the order of the world's. */
 typedef struct dm_Group {
-  int index;           /* 0: the world */
-  int n, me;           /* me: this process among them; -1: it is no member */
-  int *ranks;          /* (n) in the world */
-  dm_Comm *comm;       /* used by the thread alone */
-  int64_t n_post;      /* collectives that were asked for */
-  atomic_llong n_done; /* of these ended, well or not */
+  int index;              /* 0: the world */
+  int n, me;              /* me: this process among them; -1: it is no member */
+  int *ranks;             /* (n) in the world */
+  dm_Comm *comm;          /* used by the thread alone */
+  int64_t n_post;         /* collectives that were asked for */
+  atomic_llong n_done;    /* of these ended, well or not */
+  atomic_int way;         /* dm_Way */
+  dm_Device device;       /* of this rank; set with the way */
+  char why[DM_LINK_TEXT]; /* why it is through the host */
+  struct dm_Link *link;   /* owned; used by the thread alone */
 } dm_Group;
 
 /* How the ranks know a call: what has to agree, and where it stands in the script. */
@@ -64,8 +73,9 @@ typedef struct dm_Work {
   dm_RankOp op;
   dm_Group *group; /* of the collective; the new one of DM_WORK_SPLIT agrees in the world */
   dm_Group *agree;
-  int peer;            /* among the ranks of the group */
-  dm_Tensor *in, *out; /* owned; contiguous, on the CPU; or NULL */
+  int peer; /* among the ranks of the group */
+  dm_Tensor *in,
+      *out; /* owned; contiguous; on the CPU, or where the link takes them; or NULL */
   dm_Header header, other;
   dm_Header *headers; /* (n), owned, where the ranks do not agree */
   uint64_t hash[2], least[2];
@@ -79,6 +89,14 @@ typedef struct dm_Work {
   int step;
   int64_t n_moving; /* bytes of the message that is under way */
   dm_Request *request;
+  /* over a link: where its tensors lie; events before and after it, owned; whether the thread
+     has handed it over, and whether the script's queue can wait for `after` */
+  bool by_link, is_queued;
+  dm_Device device;
+  void *before, *after;
+  atomic_bool queued;
+  struct dm_Connection *connection; /* of DM_WORK_CONNECT, owned */
+  void (*drop)(struct dm_Work *w);  /* frees these; or NULL */
   atomic_bool done;
   bool failed;
   bool is_broken; /* failed on this rank alone: the others may be in the middle of it */
@@ -86,12 +104,17 @@ typedef struct dm_Work {
   struct dm_Work *next;
 } dm_Work;
 
+typedef struct dm_Connection dm_Connection;
+
 /* Sets up the hash and the size of slices of a work whose other fields are set. */
 void dm_work_prepare(dm_Work *w);
 /* One step, if the last one is over; false: it is not. The work has ended where w->step is
-   DM_WORK_ENDED. */
-enum { DM_WORK_ENDED = 100 };
+   DM_WORK_ENDED; where it is DM_WORK_LINKING, and no request is under way, link.h goes on. */
+enum { DM_WORK_ENDED = 100, DM_WORK_LINKING };
 bool dm_work_advance(dm_Work *w, const dm_Transport *t);
+/* Posts a transfer of the work, to go on with that step when it is done. */
+void dm_work_post(dm_Work *w, const dm_Transport *t, int next, dm_Transfer transfer,
+                  const void *in, void *out, int64_t n_bytes);
 /* Ends it with that failure, of which the other ranks do not know. */
 void dm_work_break(dm_Work *w, const char *text);
 /* True where `later` may not begin before w has ended: their order has to be the same on all

@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/threads.h"
+#include "dist/link.h"
 #include "dist/notice.h"
 #include "dist/stop.h"
 #include "engine/backend.h"
@@ -131,11 +132,25 @@ static void finish(dm_Work *w) {
   if (!w->request) dm_work_unref(&list);
 }
 
-/* Nothing works from now on: ends all works with that text. */
+/* Lets the script's thread go on behind a work that its device has queued. */
+static void tell_queued(void) {
+  pthread_mutex_lock(&world.lock);
+  pthread_cond_broadcast(&world.done);
+  pthread_mutex_unlock(&world.lock);
+}
+
+/* Ends the links of devices; well: all ranks have done all that they asked for. */
+static void end_links(bool well) {
+  for (int i = world.n_group - 1; i >= 0; i--) dm_link_end(world.groups[i], well);
+}
+
+/* Nothing works from now on: ends all works with that text. What devices do is given up first,
+   so that nothing waits there for ranks that do not come. */
 static void fail_world(const char *text) {
   pthread_mutex_lock(&world.lock);
   if (!*world.why) snprintf(world.why, sizeof world.why, "%s", text);
   pthread_mutex_unlock(&world.lock);
+  end_links(false);
   while (world.works) {
     dm_Work *w = world.works;
     world.works = w->next;
@@ -520,12 +535,20 @@ static void end_broken(dm_Work *w) {
   break_world(text);
 }
 
+/* One step of a work; false: it could not go on. */
+static bool advance_one(dm_Work *w) {
+  if (w->step == DM_WORK_LINKING && !w->request) return dm_link_advance(w, world.transport);
+  return dm_work_advance(w, world.transport);
+}
+
 /* Advances all works; true: one of them went on. */
 static bool advance(void) {
   bool moved = false;
   for (dm_Work **at = &world.works; *at;) {
     dm_Work *w = *at;
-    if (!is_blocked(w)) moved |= dm_work_advance(w, world.transport);
+    const bool was_queued = atomic_load(&w->queued);
+    if (!is_blocked(w)) moved |= advance_one(w);
+    if (!was_queued && atomic_load(&w->queued)) tell_queued();
     if (w->step != DM_WORK_ENDED) {
       at = &w->next;
       continue;
@@ -690,7 +713,9 @@ static void *communicate(void *nothing) {
   post_inbox();
   set_stage(OPEN);
   work();
-  if (all_well()) close_transport();
+  const bool well = all_well();
+  end_links(well);
+  if (well) close_transport();
   set_stage(LEFT);
   return NULL;
 }
@@ -834,7 +859,7 @@ dm_Work *dm_work_new(void) {
 
 /* Runs the work to its end: a world of one has no thread. */
 static void run_alone(dm_Work *w) {
-  while (w->step != DM_WORK_ENDED) dm_work_advance(w, world.transport);
+  while (w->step != DM_WORK_ENDED) advance_one(w);
   finish(w);
 }
 
@@ -872,22 +897,31 @@ _Noreturn static void end_stuck(const dm_Work *w) {
   dm_end_process(&words);
 }
 
-bool dm_world_wait(const dm_Work *w, int ms) {
-  if (atomic_load(&w->done)) return true;
+/* Whether the script can go on: the work is done, or where it may be, queued on its device. */
+static bool is_over(const dm_Work *w, bool queued) {
+  return atomic_load(&w->done) || (queued && atomic_load(&w->queued));
+}
+
+/* Waits for the work for so many milliseconds. */
+static bool wait_for(const dm_Work *w, int ms, bool queued) {
+  if (is_over(w, queued)) return true;
   const double from = now();
   pthread_mutex_lock(&world.lock);
   atomic_fetch_add(&world.n_waiting, 1);
   pthread_cond_signal(&world.kick);
-  while (!atomic_load(&w->done) && now() - from < ms / 1e3)
+  while (!is_over(w, queued) && now() - from < ms / 1e3)
     wait_at(&world.done, ms / 1e3 - (now() - from));
   const bool is_stuck =
-      !atomic_load(&w->done) && now() > w->deadline + 3 * ANSWER + fmin(world.timeout, STUCK);
+      !is_over(w, queued) && now() > w->deadline + 3 * ANSWER + fmin(world.timeout, STUCK);
   atomic_fetch_sub(&world.n_waiting, 1);
   world.stats.waited += now() - from;
   pthread_mutex_unlock(&world.lock);
   if (is_stuck) end_stuck(w);
-  return atomic_load(&w->done);
+  return is_over(w, queued);
 }
+
+bool dm_world_wait(const dm_Work *w, int ms) { return wait_for(w, ms, true); }
+bool dm_world_wait_done(const dm_Work *w, int ms) { return wait_for(w, ms, false); }
 
 /* The thread reads the deadline without the lock: a moment earlier or later is no matter. */
 void dm_world_limit(dm_Work *w, double seconds) { w->deadline = now() + seconds; }

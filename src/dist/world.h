@@ -45,8 +45,11 @@ dm_Group *dm_world_new_group(int n, const int *ranks);
 dm_Work *dm_work_new(void);
 /* Hands the work over. */
 dm_status dm_world_post(dm_Work *w);
-/* Waits for the work; false: not done after so many milliseconds. */
+/* Waits for the work; false: not done after so many milliseconds. One that goes over a link is
+   waited for until it is queued: dm_link_follow lets the device wait for the rest. */
 bool dm_world_wait(const dm_Work *w, int ms);
+/* The same until it is done, on the device too. */
+bool dm_world_wait_done(const dm_Work *w, int ms);
 /* The work fails if it is not done so many seconds from now. */
 void dm_world_limit(dm_Work *w, double seconds);
 

@@ -39,12 +39,12 @@ local function check_sizes(name, n, large, small, what)
   end
 end
 
--- x for C to read: dense, on the CPU.
-local function to_read(x) return (core._dist_dense(x)) end
+-- x for C to read: dense, on x's device where it stays, else on the CPU.
+local function to_read(x, stays) return (core._dist_dense(x, stays)) end
 
 -- A dense tensor for C to write, and a function that copies it into x.
-local function to_write(name, x)
-  local dense, is_shared, overlaps = core._dist_dense(x)
+local function to_write(name, x, stays)
+  local dense, is_shared, overlaps = core._dist_dense(x, stays)
   if overlaps then
     caller.raise("%s: elements of the tensor share memory; hint: x:contiguous()", name)
   end
@@ -54,11 +54,29 @@ local function to_write(name, x)
   end
 end
 
+-- Whether a call with an input and an output goes from their device, by NCCL.
+local function stay(name, group, kind, op, input, output)
+  return input.device == output.device and world.stays(name, group, kind, op, input)
+end
+
 local function nothing() end
 
--- An uninitialized tensor on the CPU for n parts like x.
-local function new_parts(n, x)
-  return core.empty({n, table.unpack(x.shape)}, {dtype = x.dtype, device = "cpu"})
+-- An uninitialized tensor for n parts like x, on x's device where they stay, else on the CPU.
+local function new_parts(n, x, stays)
+  return core.empty({n, table.unpack(x.shape)}, {dtype = x.dtype,
+    device = stays and x.device or "cpu"})
+end
+
+-- The least or largest elements of the tensors of all ranks, into x: NCCL's own drop NaN. Only
+-- where x's device can gather.
+local function gathered_extreme(x, group, o)
+  local own, parts = to_write("all_reduce", x, true), new_parts(#group.ranks, x, true)
+  local function bring()
+    x:detach():copy_(o.op == "min" and parts:amin(1) or parts:amax(1))
+    return x
+  end
+  return world.run({kind = "all_gather", name = "all_reduce", group = group, stays = true,
+    input = own, output = parts, key = ("(%s) %s"):format(o.op, text_of(x))}, o.async_op, bring)
 end
 
 -- A function that gives the n parts as a list of tensors on x's device.
@@ -90,6 +108,8 @@ local bind_all_reduce = signature("all_reduce", "tensor: tensor", OPS, GROUP, AS
 --- Combines the tensors of all ranks, element by element, and gives the result to all, in place.
 --- The ranks' elements are combined in the order of the ranks, those of 16 bits in float32 and
 --- rounded once, so that the bits depend on nothing else. Integers wrap; of bool a sum is "any".
+--- Tensors on GPUs are combined by NCCL, in its order, unless
+--- init_process_group{reduction = "ordered"} was called.
 ---@param tensor demilune.Tensor any dtype and strides, of one shape on all ranks; written
 ---@param op? string "sum" (default), "avg", "min", "max", "product", "band", "bor"
 ---@param group? demilune.distributed.Group all ranks by default
@@ -105,9 +125,14 @@ function collectives.all_reduce(...)
   local o = bind_all_reduce(...)
   local x, group = o.tensor, world.group("all_reduce", o.group)
   check_op("all_reduce", x, o.op)
-  local dense, bring = to_write("all_reduce", x)
+  local stays = world.stays("all_reduce", group, "all_reduce", o.op, x)
+  if not stays and (o.op == "min" or o.op == "max") and dtypes.of[x.dtype].kind == "float"
+    and world.stays("all_reduce", group, "all_gather", nil, x) then
+    return gathered_extreme(x, group, o)
+  end
+  local dense, bring = to_write("all_reduce", x, stays)
   return world.run({kind = "all_reduce", name = "all_reduce", group = group, op = o.op,
-    input = dense, key = ("(%s) %s"):format(o.op, text_of(x))}, o.async_op, bring)
+    stays = stays, input = dense, key = ("(%s) %s"):format(o.op, text_of(x))}, o.async_op, bring)
 end
 
 local bind_broadcast = signature("broadcast", "tensor: tensor", "src: integer", GROUP, ASYNC)
@@ -122,9 +147,10 @@ function collectives.broadcast(...)
   local o = bind_broadcast(...)
   local x, group = o.tensor, world.group("broadcast", o.group)
   local peer = world.index("broadcast", "src", group, o.src)
-  local dense, bring = to_write("broadcast", x)
+  local stays = world.stays("broadcast", group, "broadcast", nil, x)
+  local dense, bring = to_write("broadcast", x, stays)
   return world.run({kind = "broadcast", name = "broadcast", group = group, peer = peer,
-    input = dense, key = ("from rank %d, %s"):format(o.src, text_of(x))}, o.async_op, bring)
+    stays = stays, input = dense, key = ("from rank %d, %s"):format(o.src, text_of(x))}, o.async_op, bring)
 end
 
 local bind_reduce = signature("reduce", "tensor: tensor", "dst: integer", OPS, GROUP, ASYNC)
@@ -142,8 +168,10 @@ function collectives.reduce(...)
   local x, group = o.tensor, world.group("reduce", o.group)
   local peer = world.index("reduce", "dst", group, o.dst)
   check_op("reduce", x, o.op)
-  local dense, bring = to_write("reduce", x)
+  local stays = world.stays("reduce", group, "reduce", o.op, x)
+  local dense, bring = to_write("reduce", x, stays)
   return world.run({kind = "reduce", name = "reduce", group = group, peer = peer, op = o.op,
+    stays = stays,
     input = dense, key = ("(%s) to rank %d, %s"):format(o.op, o.dst, text_of(x))}, o.async_op,
     bring)
 end
@@ -161,9 +189,10 @@ function collectives.all_gather(...)
   local o = bind_all_gather(...)
   local x, group = o.tensor, world.group("all_gather", o.group)
   local n = #group.ranks
-  local parts = new_parts(n, x)
-  return world.run({kind = "all_gather", name = "all_gather", group = group, input = to_read(x),
-    output = parts, key = text_of(x)}, o.async_op, as_list(parts, n, x))
+  local stays = world.stays("all_gather", group, "all_gather", nil, x)
+  local parts = new_parts(n, x, stays)
+  return world.run({kind = "all_gather", name = "all_gather", group = group, stays = stays,
+    input = to_read(x, stays), output = parts, key = text_of(x)}, o.async_op, as_list(parts, n, x))
 end
 
 local bind_into = signature("all_gather_into_tensor", "output_tensor: tensor",
@@ -180,10 +209,11 @@ function collectives.all_gather_into_tensor(...)
   local name = "all_gather_into_tensor"
   local group = world.group(name, o.group)
   check_sizes(name, #group.ranks, o.output_tensor, o.input_tensor, "an output")
-  local dense, bring = to_write(name, o.output_tensor)
-  return world.run({kind = "all_gather", name = name, group = group,
-    input = to_read(o.input_tensor), output = dense, key = text_of(o.input_tensor)}, o.async_op,
-    bring)
+  local stays = stay(name, group, "all_gather", nil, o.input_tensor, o.output_tensor)
+  local dense, bring = to_write(name, o.output_tensor, stays)
+  return world.run({kind = "all_gather", name = name, group = group, stays = stays,
+    input = to_read(o.input_tensor, stays), output = dense, key = text_of(o.input_tensor)},
+    o.async_op, bring)
 end
 
 local bind_reduce_scatter = signature("reduce_scatter_tensor", "output: tensor", "input: tensor",
@@ -202,9 +232,10 @@ function collectives.reduce_scatter_tensor(...)
   local group = world.group(name, o.group)
   check_op(name, o.input, o.op)
   check_sizes(name, #group.ranks, o.input, o.output, "an input")
-  local dense, bring = to_write(name, o.output)
-  return world.run({kind = "reduce_scatter", name = name, group = group, op = o.op,
-    input = to_read(o.input), output = dense,
+  local stays = stay(name, group, "reduce_scatter", o.op, o.input, o.output)
+  local dense, bring = to_write(name, o.output, stays)
+  return world.run({kind = "reduce_scatter", name = name, group = group, op = o.op, stays = stays,
+    input = to_read(o.input, stays), output = dense,
     key = ("(%s) %s"):format(o.op, text_of(o.input))}, o.async_op, bring)
 end
 
@@ -222,14 +253,15 @@ function collectives.gather(...)
   local x, group = o.tensor, world.group("gather", o.group)
   local peer, n = world.index("gather", "dst", group, o.dst), #group.ranks
   local is_there = world.rank "gather" == o.dst
-  local parts = is_there and new_parts(n, x) or nil
-  return world.run({kind = "gather", name = "gather", group = group, peer = peer,
-    input = to_read(x), output = parts, key = ("to rank %d, %s"):format(o.dst, text_of(x))},
+  local stays = world.stays("gather", group, "gather", nil, x)
+  local parts = is_there and new_parts(n, x, stays) or nil
+  return world.run({kind = "gather", name = "gather", group = group, peer = peer, stays = stays,
+    input = to_read(x, stays), output = parts, key = ("to rank %d, %s"):format(o.dst, text_of(x))},
     o.async_op, is_there and as_list(parts, n, x) or nothing)
 end
 
 -- The tensors of scatter's list, each like x, as one.
-local function checked_list(list, n, x)
+local function checked_list(list, n, x, stays)
   if not list or #list ~= n then
     caller.raise("scatter: %s, wanted scatter_list of %d on the rank src", list
       and ("a list of %d tensors"):format(#list) or "no list", n)
@@ -242,7 +274,7 @@ local function checked_list(list, n, x)
         text_of(part), text_of(x))
     end
   end
-  local parts = new_parts(n, x)
+  local parts = new_parts(n, x, stays)
   for i, part in ipairs(list) do parts[i] = part:detach() end
   return parts
 end
@@ -261,14 +293,15 @@ function collectives.scatter(...)
   local o = bind_scatter(...)
   local x, group = o.tensor, world.group("scatter", o.group)
   local peer = world.index("scatter", "src", group, o.src)
-  local parts
+  local stays, parts = world.stays("scatter", group, "scatter", nil, x), nil
   if world.rank "scatter" == o.src then
-    parts = checked_list(o.scatter_list, #group.ranks, x)
+    parts = checked_list(o.scatter_list, #group.ranks, x, stays)
   elseif o.scatter_list and #o.scatter_list > 0 then
     caller.raise("scatter: scatter_list is for rank %d, which is src", o.src)
   end
-  local dense, bring = to_write("scatter", x)
+  local dense, bring = to_write("scatter", x, stays)
   return world.run({kind = "scatter", name = "scatter", group = group, peer = peer, input = parts,
+    stays = stays,
     output = dense, key = ("from rank %d, %s"):format(o.src, text_of(x))}, o.async_op, bring)
 end
 
@@ -292,8 +325,10 @@ function collectives.all_to_all_single(...)
     caller.raise("%s: %s does not divide into %d parts; hint: the first dim has to", name,
       text_of(o.input), n)
   end
-  local dense, bring = to_write(name, o.output)
-  return world.run({kind = "all_to_all", name = name, group = group, input = to_read(o.input),
+  local stays = stay(name, group, "all_to_all", nil, o.input, o.output)
+  local dense, bring = to_write(name, o.output, stays)
+  return world.run({kind = "all_to_all", name = name, group = group, stays = stays,
+    input = to_read(o.input, stays),
     output = dense, key = text_of(o.input)}, o.async_op, bring)
 end
 

@@ -28,7 +28,7 @@ for _, part in ipairs{collectives, objects} do
 end
 
 local bind_init = options.signature("init_process_group",
-  "*, timeout?: number, warn_after?: number")
+  "*, timeout?: number, warn_after?: number, reduction: 'library'|'ordered' = 'library'")
 
 --- Joins the processes of the job, and waits for them. Under a launcher (mpirun, srun) it opens
 --- MPI; else it makes a world of one rank.
@@ -36,9 +36,11 @@ local bind_init = options.signature("init_process_group",
 --- end; 300 by default, or what DEMILUNE_DIST_TIMEOUT says
 ---@param warn_after? number seconds of waiting after which a report on stderr says who is not
 --- there; 60 by default, or what DEMILUNE_DIST_WARN_AFTER says
+---@param reduction? string how tensors on GPUs are combined: "library" (default) by NCCL, in its
+--- order; "ordered" through the host, in the order of the ranks, as tensors on the CPU always are
 function distributed.init_process_group(...)
   local o = bind_init(...)
-  world.open(o.timeout, o.warn_after)
+  world.open(o.timeout, o.warn_after, o.reduction)
 end
 
 local bind_destroy = options.signature("destroy_process_group", "")

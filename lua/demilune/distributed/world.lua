@@ -15,6 +15,7 @@ local FOREVER = 1e9 -- seconds, for a timeout beyond which no clock counts
 -- What init_process_group has made: {world = the group of all ranks}; nil before and after.
 local current
 local guard -- ends the world with the Lua state; one for good
+local told_of_host -- that tensors on devices go through the host: once a process
 local ended -- the reason why there is none any more; or nil
 
 -- ---- launchers ----
@@ -150,11 +151,39 @@ end
 
 caller.with_colon(Handle, "handle", "wait is_completed")
 
--- Starts what {kind =, name =, group =, peer =, op =, input =, output =, key =} describes, and
--- waits for it unless async. after() then makes the result.
+-- Lets the ranks of a group tell one another which devices they have, before the first call with
+-- tensors on such; all of them make it together.
+local function connect(name, group, x)
+  if not core._dist_way(group.index) then
+    finish(name, core._dist_post("connect", group.index, 0, nil, x, nil, "connect", "",
+      caller.where()))
+  end
+  local way, why = core._dist_way(group.index)
+  group.way, group.device = way, x.device
+  if way == "host" and not told_of_host and group.index_of[core._dist_rank()] == 0 then
+    caller.warn("%s: tensors on GPUs go through the host and MPI, not by NCCL: %s", name, why)
+  end
+  told_of_host = told_of_host or way == "host"
+end
+
+-- Whether a call of that kind goes from x's device, by NCCL.
+function world.stays(name, group, kind, op, x)
+  if x.device == "cpu" or #group.ranks == 1 then return false end
+  if not group.way then connect(name, group, x) end
+  if group.way == "link" and x.device ~= group.device then
+    caller.raise("%s: a tensor on %s, and NCCL links this rank by %s; hint: dist.device()", name,
+      x.device, group.device)
+  end
+  return core._dist_takes(group.index, kind, op, x)
+end
+
+-- Starts what {kind =, name =, group =, peer =, op =, input =, output =, key =, stays =} describes,
+-- and waits for it unless async. stays: the tensors are on the device. after() then makes the
+-- result.
 function world.run(job, is_async, after)
+  local key = (job.key or "") .. (job.stays and " on cuda" or "")
   local work = core._dist_post(job.kind, job.group.index, job.peer, job.op, job.input, job.output,
-    job.name, job.key or "", caller.where())
+    job.name, key, caller.where())
   if is_async then
     return setmetatable({work = work, name = job.name, after = after}, Handle)
   end
@@ -215,7 +244,7 @@ local function warn_of_machine()
 end
 
 -- Opens the world of all ranks.
-function world.open(timeout, warn_after)
+function world.open(timeout, warn_after, reduction)
   if current then
     caller.raise "init_process_group: was called before; hint: dist.destroy_process_group() ends it"
   end
@@ -223,7 +252,7 @@ function world.open(timeout, warn_after)
   warn_after = seconds_of("warn_after", warn_after, "DEMILUNE_DIST_WARN_AFTER", 60)
   local by_mpi = world.is_launched()
   if by_mpi then warn_of_machine() end
-  local why = core._dist_open(by_mpi, timeout, warn_after)
+  local why = core._dist_open(by_mpi, timeout, warn_after, reduction == "ordered")
   if why then
     local hint = core._dist_lacks() and "; hint: MPI is an option of the build, WITH_MPI=1, and "
       .. "takes an MPI with its headers (Debian: libopenmpi-dev)" or ""
