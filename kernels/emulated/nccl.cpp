@@ -14,7 +14,8 @@
    DEMILUNE_EMULATED_NCCL_WAIT seconds (20), or have aborted, are a remote error.
 
    DEMILUNE_EMULATED_NCCL_VERSION is the version that it claims to be, and
-   DEMILUNE_EMULATED_NCCL_FAILS=NAME makes one entry point fail. */
+   DEMILUNE_EMULATED_NCCL_FAILS=NAME makes one entry point fail. With
+   DEMILUNE_EMULATED_NCCL_HANGS=1 what was queued is never seen to be done. */
 #include "internal.h"
 #include "kernels/nccl_api.h"
 
@@ -35,7 +36,7 @@ extern "C" {
 enum { MAX_RANKS = 8, CHUNK = 64 << 10, MAX_TRANSFERS = 4 * MAX_RANKS, NAME = 64 };
 static const double UNREAD = 0.02; /* seconds that a result is held back where nobody waits */
 
-/* ---- what ranks share ------------------------------------------------------------ */
+/* ---- shared memory ----------------------------------------------------------------- */
 
 enum Kind {
   ALL_REDUCE,
@@ -223,8 +224,21 @@ static bool all_delivered(cudaStream_t s) {
   return !p;
 }
 
+/* The streams of calls, the last ones; see DEMILUNE_EMULATED_NCCL_HANGS. */
+static cudaStream_t used[16];
+static std::atomic<unsigned> n_used;
+
+static void note_stream(cudaStream_t s) { used[n_used.fetch_add(1) % 16] = s; }
+
+static bool hangs(cudaStream_t s) {
+  bool is_used = false;
+  for (cudaStream_t u : used) is_used = is_used || u == s;
+  return s && is_used && getenv("DEMILUNE_EMULATED_NCCL_HANGS");
+}
+
 /* What the runtime asks: a wait for an event of s, or a question whether it has happened. */
 static bool on_event(cudaStream_t s, bool waits) {
+  if (!waits && hangs(s)) return false;
   deliver(s, waits ? 0 : UNREAD);
   return all_delivered(s);
 }
@@ -492,6 +506,7 @@ static Op *new_op(ncclComm_t c, const char *name, const Header &h, cudaStream_t 
   dm_emulated_finish_stream(s); /* what the stream has waited for, too */
   dm_emulated_leave();
   deliver(s, 0); /* earlier work of the stream is done */
+  note_stream(s);
   count(name);
   return op;
 }

@@ -246,6 +246,19 @@ function parts.leaves()
   os.exit(0, true)
 end
 
+-- What is queued never ends: the next call tells of it, or the end.
+function parts.hangs()
+  local handle = dist.all_reduce(dm.ones(3, {device = device}), {async_op = true})
+  while not handle:is_completed() do end
+  if arg[5] ~= "ends" then
+    local ok, why
+    repeat ok, why = pcall(dist.barrier) until not ok
+    print(why)
+  end
+  print(pcall(dist.destroy_process_group))
+  os.exit(0, true)
+end
+
 -- The ranks do not agree; all of them say so, and go on.
 function parts.disagrees()
   local function failure(...)
@@ -272,7 +285,7 @@ end
 
 dist.init_process_group{timeout = tonumber(arg[2] or 40), reduction = arg[3]}
 n, rank = dist.get_world_size(), dist.get_rank()
-device = arg[4] or dist.device()
+device = arg[4] ~= "own" and arg[4] or dist.device()
 parts[arg[1]]()
 local way, why = core._dist_way(0)
 print(("rank %d of %d: %s on %s by %s %s, nccl is %s"):format(rank, n, arg[1], device, way, why,

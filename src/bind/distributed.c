@@ -302,15 +302,16 @@ static int post(lua_State *L) {
   return 1;
 }
 
-/* _dist_way(group) -> "link": the group's works on devices go over the device's library; or
-   "host" and the reason why not; nil: no such work was asked for. */
+/* _dist_way(group) -> "link", "" and this rank's device: the group's works on devices go over
+   the device's library; or "host" and the reason why not; nil: no such work was asked for. */
 static int way_of(lua_State *L) {
   const dm_Group *g = check_group(L, 1);
   const int way = atomic_load(&g->way);
   if (way == DM_WAY_UNKNOWN) return 0;
   lua_pushstring(L, way == DM_WAY_LINK ? "link" : "host");
   lua_pushstring(L, g->why);
-  return 2;
+  lua_pushstring(L, dm_device_name(g->device, (char[16]){0}));
+  return 3;
 }
 
 /* _dist_takes(group, kind, op or nil, x) -> whether such a work goes over the group's link. */

@@ -261,12 +261,10 @@ static bool wait_for_queue(dm_Work *w) {
 }
 
 static bool advance_work(dm_Work *w) {
-  if (is_empty(w)) {
-    w->step = DM_WORK_ENDED;
-    return true;
-  }
+  /* the script may drop the tensors of a work that is queued */
   if (!w->is_queued) {
-    begin_work(w);
+    if (is_empty(w)) w->step = DM_WORK_ENDED;
+    else begin_work(w);
     return true;
   }
   if (!atomic_load(&w->queued)) return wait_for_queue(w);

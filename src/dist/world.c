@@ -70,7 +70,9 @@ typedef struct World {
   int rank, n, node_rank;
   double timeout, warn_after;
   char why[DM_FAILURE_TEXT]; /* the failure, after which nothing works; or empty */
-  bool is_broken, is_told;   /* it is one of the library; a work has told it to the script */
+  /* it is one of the library; it ended a work that the script no longer waits for; a work has
+     told it to the script */
+  bool is_broken, is_unheard, is_told;
   bool leaves, orderly;
   dm_Group *groups[DM_MAX_GROUP];
   int n_group;
@@ -154,7 +156,8 @@ static void fail_world(const char *text) {
   while (world.works) {
     dm_Work *w = world.works;
     world.works = w->next;
-    world.is_told = true;
+    if (atomic_load(&w->queued)) world.is_unheard = true;
+    else world.is_told = true;
     dm_work_break(w, text);
     finish(w);
   }
@@ -530,7 +533,8 @@ static bool is_blocked(const dm_Work *w) {
 static void end_broken(dm_Work *w) {
   char text[DM_FAILURE_TEXT];
   memcpy(text, w->failure, sizeof text);
-  world.is_told = true;
+  if (atomic_load(&w->queued)) world.is_unheard = true;
+  else world.is_told = true;
   finish(w);
   break_world(text);
 }
@@ -957,7 +961,7 @@ bool dm_world_left(int ms, const char **why) {
     pthread_detach(world.thread);
   } else if (by_mpi) {
     pthread_join(world.thread, NULL);
-    if (world.is_broken && !world.is_told) *why = world.why;
+    if ((world.is_broken || world.is_unheard) && !world.is_told) *why = world.why;
   }
   if (by_mpi) dm_stop_catch(false);
   world.has_thread = false;

@@ -150,7 +150,8 @@ function collectives.broadcast(...)
   local stays = world.stays("broadcast", group, "broadcast", nil, x)
   local dense, bring = to_write("broadcast", x, stays)
   return world.run({kind = "broadcast", name = "broadcast", group = group, peer = peer,
-    stays = stays, input = dense, key = ("from rank %d, %s"):format(o.src, text_of(x))}, o.async_op, bring)
+    stays = stays, input = dense, key = ("from rank %d, %s"):format(o.src, text_of(x))},
+    o.async_op, bring)
 end
 
 local bind_reduce = signature("reduce", "tensor: tensor", "dst: integer", OPS, GROUP, ASYNC)

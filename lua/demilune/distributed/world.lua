@@ -158,8 +158,8 @@ local function connect(name, group, x)
     finish(name, core._dist_post("connect", group.index, 0, nil, x, nil, "connect", "",
       caller.where()))
   end
-  local way, why = core._dist_way(group.index)
-  group.way, group.device = way, x.device
+  local way, why, device = core._dist_way(group.index)
+  group.way, group.device = way, device
   if way == "host" and not told_of_host and group.index_of[core._dist_rank()] == 0 then
     caller.warn("%s: tensors on GPUs go through the host and MPI, not by NCCL: %s", name, why)
   end
