@@ -151,6 +151,20 @@ function parts.collectives()
   end
 end
 
+-- Tells whether a sum and the gradients of a linear layer have the bits of the order of the ranks,
+-- which the emulated NCCL adds in reverse.
+function parts.order()
+  local list = {}
+  for r = 0, n - 1 do list[r + 1] = (dm.arange(1000):to "float32" * (r + 1.37)):sin() / 3 end
+  local wanted = list[1]
+  for r = 2, n do wanted = wanted + list[r] end
+  local got = dist.all_reduce(list[rank + 1]:to(device)):cpu()
+  local model = DDP(nn.Linear(1000, 1, {bias = false}):to(device))
+  model(list[rank + 1]:to(device)):backward()
+  local mean = (wanted / n):reshape{1, 1000}
+  print(("sum %s, mean %s"):format(got:equal(wanted), model.module.weight.grad:cpu():equal(mean)))
+end
+
 local function net(dtype)
   dm.manual_seed(3)
   local model = nn.Sequential{nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(),
