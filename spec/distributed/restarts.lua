@@ -1,6 +1,7 @@
 -- A training that is killed and goes on, for distributed_spec.lua: `scripts/run -n 4 --restarts 3
 -- spec/distributed/restarts.lua FILE [RANK]`. FILE gets the checkpoint; in the first start RANK
--- kills itself amid the third epoch. Says when and on how many ranks it trains.
+-- kills itself amid the third epoch. Says when and on how many ranks it trains. For hosts_spec.lua
+-- RANK is "lost": then FILE.waits appears there, and the training goes on when it is gone.
 
 local core = require "demilune.core"
 core._test.without_cuda()
@@ -27,6 +28,10 @@ local function on_step(_, steps)
   if rank == 0 and not has_begun then
     say(("start %d on %d ranks at step %d:"):format(restart, dist.get_world_size(), steps))
     has_begun = true
+  end
+  if restart == 0 and arg[2] == "lost" and steps == 10 and rank == 0 then
+    assert(io.open(path .. ".waits", "w")):close()
+    os.execute(("while test -e %s.waits; do sleep 0.1; done"):format(path))
   end
   if restart == 0 and rank == killed and steps == 10 then
     say "killed:"
