@@ -1,5 +1,6 @@
 -- A Trainer whose last rank is sent a signal behind step 17, for dist_faults_spec.lua: `mpirun -n 2
--- lua5.4 spec/distributed/stop.lua CHECKPOINT [SIGNAL]`.
+-- lua5.4 spec/distributed/stop.lua CHECKPOINT [SIGNAL]`. For slurm_spec.lua SIGNAL is WAIT: then
+-- CHECKPOINT.waits appears behind that step, and the later ones take half a second.
 
 local core = require "demilune.core"
 core._test.without_cuda()
@@ -18,7 +19,10 @@ local trained = n > 1 and nn.parallel.DistributedDataParallel(model) or model
 local trainer = dm.Trainer{model = trained, loss = nn.CrossEntropyLoss(), verbose = false,
   optimizer = optim.AdamW(model:parameters(), {lr = 0.01}), checkpoint = path, resume = "auto",
   callbacks = {on_step = function(_, steps)
-    if signal and steps == 17 and rank == n - 1 then
+    if signal == "WAIT" then
+      if steps == 17 and rank == 0 then assert(io.open(path .. ".waits", "w")):close() end
+      if steps >= 17 then os.execute "sleep 0.5" end
+    elseif signal and steps == 17 and rank == n - 1 then
       os.execute(("kill -%s $PPID"):format(signal))
     end
   end}}
