@@ -154,10 +154,17 @@ static dm_Request *mpi_post(dm_Comm *comm, dm_Transfer transfer, const void *in,
   return r;
 }
 
+/* Open MPI reads its sockets at every eighth look at a request alone (opal_progress, in its
+   opal/runtime), and the thread naps between two tests: so many looks at each, two of them at
+   the sockets. */
+enum { LOOKS = 16 };
+
 /* A request whose test fails is over where MPI has freed it; else it may still be under way. */
 static int mpi_test(dm_Request **r) {
   int done = 0;
-  const bool well = GOOD(MPI_Test, &(*r)->of, &done, MPI_STATUS_IGNORE);
+  bool well = true;
+  for (int i = 0; well && !done && i < LOOKS; i++)
+    well = GOOD(MPI_Test, &(*r)->of, &done, MPI_STATUS_IGNORE);
   if (well && !done) return 0;
   if (well || (*r)->of == MPI_REQUEST_NULL) {
     free(*r);
