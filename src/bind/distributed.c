@@ -347,6 +347,15 @@ static int work_limit(lua_State *L) {
   return 0;
 }
 
+/* work:release(): gives its tensors back at once, where it is done. */
+static int work_release(lua_State *L) {
+  dm_Work *w = check_work(L);
+  if (!atomic_load(&w->done)) return 0;
+  dm_tensor_unref(&w->in);
+  dm_tensor_unref(&w->out);
+  return 0;
+}
+
 /* _dist_leave(): begins to leave the world. */
 static int leave(lua_State *L) {
   DM_UNUSED(L);
@@ -729,8 +738,11 @@ void dm_register_distributed(lua_State *L, State *S) {
                                              {"__gc", reducer_close},
                                              {NULL, NULL}};
   dm_register_class(L, reducer_class, reducer_methods, S);
-  static const luaL_Reg methods[] = {
-      {"wait", work_wait}, {"limit", work_limit}, {"__gc", work_gc}, {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"wait", work_wait},
+                                     {"limit", work_limit},
+                                     {"release", work_release},
+                                     {"__gc", work_gc},
+                                     {NULL, NULL}};
   dm_register_class(L, work_class, methods, S);
 }
 

@@ -296,16 +296,12 @@ static int trampoline(lua_State *L) {
   return 0;
 }
 
-/* Runs the callback with x on the coroutine that runs backward. On an error it keeps the
-   value, gives back the results, and returns DM_ESTATE. The thread state is restored, for the
-   function may have entered another coroutine. */
-static dm_status cross(Callback *c, Crossing *x) {
-  lua_State *L = running;
-  if (!L) return dm_fail(DM_ESTATE, "%s: no Lua state runs this backward", x->name);
+/* Runs the closure on top of the stack of L, the coroutine that runs backward, with x. On an
+   error it keeps the value, gives back the results, and returns DM_ESTATE. The thread state is
+   restored, for the function may have entered another coroutine. */
+static dm_status cross_top(lua_State *L, Crossing *x) {
   dm_ThreadState *const ts = dm_thread_state_current;
-  if (!lua_checkstack(L, 6)) return dm_fail(DM_EMEM, "%s: Lua stack overflow", x->name);
   for (int i = 0; i < x->n_out; i++) x->out[i] = NULL;
-  lua_rawgeti(L, LUA_REGISTRYINDEX, c->ref);
   crossing = x;
   /* The error value, if any, is stored in the registry by the call below, which pops it. */
   const int st = lua_pcall(L, 0, 0, 0);
@@ -315,6 +311,20 @@ static dm_status cross(Callback *c, Crossing *x) {
   lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
   for (int i = 0; i < x->n_out; i++) dm_tensor_unref(&x->out[i]);
   return dm_fail(DM_ESTATE, "%s: error in a Lua function", x->name);
+}
+
+/* Fails unless a coroutine runs backward that has space for a call. */
+static dm_status check_running(const char *name) {
+  if (!running) return dm_fail(DM_ESTATE, "%s: no Lua state runs this backward", name);
+  if (!lua_checkstack(running, 6)) return dm_fail(DM_EMEM, "%s: Lua stack overflow", name);
+  return DM_OK;
+}
+
+/* Runs the callback with x. */
+static dm_status cross(const Callback *c, Crossing *x) {
+  DM_TRY(check_running(x->name));
+  lua_rawgeti(running, LUA_REGISTRYINDEX, c->ref);
+  return cross_top(running, x);
 }
 
 /* The engine's entry to a gradient written in Lua: gy are the gradients of the outputs, gx
@@ -483,6 +493,59 @@ static int checkpoint_run(lua_State *L) {
   dm_replay_end(*held);
   dm_replay_unref(held);
   return st == LUA_OK ? lua_gettop(L) - FN + 1 : lua_error(L);
+}
+
+/* ---- parameters whose data come and go ---- */
+
+static const char lender_key = 0; /* only its address counts */
+
+/* The engine's entry to the function that makes the data of a parameter lent again. */
+static dm_status bring_bytes(dm_Tensor *t) {
+  Crossing x = {.name = "fully_shard", .n_in = 1, .in = &t};
+  DM_TRY(check_running(x.name));
+  if (lua_rawgetp(running, LUA_REGISTRYINDEX, &lender_key) == LUA_TFUNCTION)
+    return cross_top(running, &x);
+  lua_pop(running, 1);
+  return dm_fail(DM_ESTATE, "backward: nobody of this Lua state lends a parameter its data");
+}
+
+/* _lender(f): f(p) makes the data of a parameter lent again, which a gradient needs. */
+static int lender(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  push_callback_function(L, 1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &lender_key);
+  dm_bring_bytes = bring_bytes;
+  return 0;
+}
+
+/* _lend(p, from, at, version): the parameter has the elements of `from` from the at-th on, from
+   0, which are lent; at < 0: they are away, and the first element of `from` stands for them. */
+static int lend(lua_State *L) {
+  dm_enter(L);
+  dm_Tensor *p = dm_check_tensor(L, 1), *from = dm_check_tensor(L, 2);
+  const lua_Integer at = luaL_checkinteger(L, 3);
+  luaL_argcheck(L, !p->node && !p->base, 1, "no leaf");
+  luaL_argcheck(L,
+                from->dtype == p->dtype && dm_device_eq(from->device, p->device) &&
+                    from->numel > 0 && dm_tensor_is_contiguous(from),
+                2, "other elements");
+  luaL_argcheck(L, at < 0 || at <= from->numel - p->numel, 3, "beyond the elements");
+  DM_CHECK(L, dm_tensor_lend(p, from, at < 0 ? -1 : from->offset + at,
+                             (uint32_t)luaL_checkinteger(L, 4)));
+  return 0;
+}
+
+/* _handle(p) -> another handle of the tensor, which may be freed by itself. */
+static int another_handle(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_push_tensor(L, S, dm_tensor_ref(dm_check_tensor(L, 1)));
+  return 1;
+}
+
+/* _in_backward() -> whether a backward pass runs. */
+static int in_backward(lua_State *L) {
+  lua_pushboolean(L, running != NULL);
+  return 1;
 }
 
 /* ---- settings that are restored when a value closes ---- */
@@ -655,6 +718,10 @@ const luaL_Reg dm_grad_functions[] = {
     {"autocast_resume", autocast_resume},
     {"autocast_convert", autocast_convert},
     {"anomaly_switch", anomaly_switch},
+    {"_lender", lender},
+    {"_lend", lend},
+    {"_handle", another_handle},
+    {"_in_backward", in_backward},
     {"is_anomaly_enabled", is_anomaly_enabled},
     {"is_anomaly_check_nan_enabled", is_anomaly_check_nan_enabled},
     {NULL, NULL}};

@@ -293,6 +293,20 @@ void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from) {
   storage_unref(old);
 }
 
+dm_status dm_tensor_lend(dm_Tensor *t, dm_Tensor *from, int64_t at, uint32_t version) {
+  const uint32_t gen = t->gen;
+  int64_t stride[DM_MAX_DIM] = {0};
+  dm_Tensor *bytes = NULL;
+  if (at >= 0) dm_contiguous_strides(t->ndim, t->shape, stride);
+  DM_TRY(dm_tensor_view(from, t->ndim, t->shape, stride, at >= 0 ? at : 0, &bytes));
+  dm_tensor_swap_storage(t, bytes);
+  dm_tensor_unref(&bytes);
+  t->gen = gen;
+  t->storage->lent = at >= 0 ? DM_LENT : DM_AWAY;
+  t->storage->version = version;
+  return DM_OK;
+}
+
 /* ---- between devices ---- */
 
 /* The device that is not the CPU does the copy. */

@@ -19,6 +19,11 @@ typedef int atomic_int; /* CUDA files know the layout and leave it alone */
 
 #include "core/device.h"
 
+/* Whether the host lends a parameter its bytes for a while only, such as those that it gathers
+   from other processes. Of a leaf whose bytes are lent the tape saves the handle itself, so
+   that it need not keep them; while they are away the handle has one element on DM_AWAY. */
+typedef enum dm_Lent { DM_OWN, DM_LENT, DM_AWAY } dm_Lent;
+
 typedef struct dm_Storage {
   atomic_int refs;
   /* The users of the block that holds this struct, once its inlined handle has moved to another
@@ -26,6 +31,7 @@ typedef struct dm_Storage {
   atomic_int tenants;
   dm_Device device;
   bool inlined;     /* struct, handle and data are one block */
+  uint8_t lent;     /* dm_Lent */
   uint32_t version; /* in-place changes so far */
   int64_t n_bytes;
   void *data;                 /* NULL when n_bytes is 0 and nothing is wrapped */
@@ -92,6 +98,11 @@ dm_status dm_tensor_view(dm_Tensor *t, int ndim, const int64_t *shape, const int
                          int64_t offset, dm_Tensor **out);
 /* t gets from's storage, shape and strides; its history and gradient stay, its gen rises. */
 void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from);
+/* t gets bytes of from's storage, and its gen stays, so that saved tensors are what they were
+   where the versions agree: the contiguous elements from `at` on, which are lent; or, where
+   `at` is negative, in each position the first element, as what stands for bytes that are away.
+   Its storage has that version then. */
+dm_status dm_tensor_lend(dm_Tensor *t, dm_Tensor *from, int64_t at, uint32_t version);
 
 /* Copies the bytes of src into dst: both dense, of one shape and dtype, on any
    devices. `later`: as dm_DeviceOps.copy. */

@@ -310,7 +310,7 @@ static dm_status check_remade(const dm_Node *n, const dm_Saved *s, const dm_Tens
 /* The saved tensor, checked. Under create_graph it needs its history: a saved output gets this
    node, a tensor that a checkpoint made again gets the edge's node or leaf. */
 static dm_status unpack(dm_Node *n, const dm_Saved *s, bool create, dm_Tensor **to) {
-  if (DM_LIKELY(s->t && dm_saved_is_same(s, s->t) && !create)) {
+  if (DM_LIKELY(s->t && dm_saved_is_same(s, s->t) && !create && !s->t->storage->lent)) {
     *to = dm_tensor_ref(s->t);
     return DM_OK;
   }

@@ -176,12 +176,12 @@ void dm_replay_rewind(int mark) {
 
 /* ---- saved tensors ---- */
 
-/* A leaf that requires a gradient is saved itself: nothing recorded may change it in place. Of
-   another tensor a second handle is saved, with the history that the tensor has now: a later
-   in-place change gives the script's handle a node that depends on this one, and saving that
-   handle would close a cycle. */
+/* A leaf that requires a gradient is saved itself: nothing recorded may change it in place. So
+   is one whose bytes are lent, which may then go. Of another tensor a second handle is saved,
+   with the history that the tensor has now: a later in-place change gives the script's handle a
+   node that depends on this one, and saving that handle would close a cycle. */
 static dm_status save_input(dm_Tensor *t, dm_Tensor **out) {
-  if (!t->node && dm_tensor_requires_grad(t)) {
+  if (!t->node && (dm_tensor_requires_grad(t) || (t->storage->lent && !t->base))) {
     *out = dm_tensor_ref(t);
     return DM_OK;
   }
@@ -250,12 +250,32 @@ dm_status dm_saved_refuse(const dm_Saved *s, const dm_Node *n, const dm_Tensor *
                  role, DM_SHAPE(t), t->storage->version, s->version);
 }
 
+dm_status (*dm_bring_bytes)(dm_Tensor *t);
+
+/* The saved leaf, whose bytes were lent. Where no history is wanted of it, another handle: its
+   bytes stay for as long as a gradient is computed of them. */
+static dm_status get_lent(const dm_Saved *s, dm_Tensor **to) {
+  if (s->t->storage->lent == DM_AWAY) {
+    if (!dm_bring_bytes) return dm_fail(DM_ESTATE, "backward: a parameter's data are away");
+    DM_TRY(dm_bring_bytes(s->t));
+  }
+  if (!dm_thread_state()->grad && dm_saved_is_same(s, s->t)) {
+    DM_TRY(dm_tensor_alias(s->t, to));
+    (*to)->gen = s->gen;
+    return DM_OK;
+  }
+  *to = dm_tensor_ref(s->t);
+  return DM_OK;
+}
+
 dm_status dm_saved_get(const dm_Saved *s, const dm_Node *n, dm_Tensor **to) {
   dm_Saved now = *s;
   *to = NULL;
   if (s->replay) {
     DM_TRY(take_tensor(s->replay, s->index, to, &now.version));
     now.gen = (*to)->gen; /* a handle that nobody else has */
+  } else if (s->t && DM_UNLIKELY(s->t->storage->lent != DM_OWN)) {
+    DM_TRY(get_lent(s, to));
   } else if (s->t) {
     *to = dm_tensor_ref(s->t);
   }

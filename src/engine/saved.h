@@ -30,6 +30,9 @@ dm_status dm_save(dm_Saved *s, dm_Tensor *t, uint32_t version, int from, int out
    changed in place after it was saved, or its data were exchanged. The message names the
    tensor by its role in n, the node that saved it; NULL: a checkpoint did. */
 dm_status dm_saved_get(const dm_Saved *s, const struct dm_Node *n, dm_Tensor **to);
+/* Makes the bytes of a leaf that are away (dm_Lent) lent again; NULL: nobody lends any. The
+   host sets it. */
+extern dm_status (*dm_bring_bytes)(dm_Tensor *t);
 /* Whether t, a tensor that was saved as s, is as it was then. */
 static inline bool dm_saved_is_same(const dm_Saved *s, const dm_Tensor *t) {
   return t->storage->version == s->version && t->gen == s->gen;
