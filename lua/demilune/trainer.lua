@@ -22,6 +22,7 @@ local cuda = require "demilune.cuda"
 local metrics = require "demilune.metrics"
 local dist = require "demilune.distributed"
 local checkpoint = require "demilune.distributed.checkpoint"
+local slices = require "demilune.distributed.slices"
 local stop = require "demilune.distributed.stop"
 local files = require "demilune.io"
 local progress = require "demilune.progress"
@@ -137,7 +138,9 @@ local function bare(model)
 end
 
 -- Whether the model is one that the ranks train together.
-local function is_joint(model) return bare(model) ~= model or model.class == "LocalSGD" end
+local function is_joint(model)
+  return bare(model) ~= model or model.class == "LocalSGD" or slices.is_divided(model)
+end
 
 -- Tells a LocalSGD of a step, or of an epoch's end: -> whether all ranks have the same parameters.
 local function average(model, is_end)

@@ -5,6 +5,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local slices = require "demilune.distributed.slices"
 
 local checkpoint = {}
 
@@ -52,7 +53,7 @@ function checkpoint.checkpoint(fn, ...)
       others[i] = args[i]
     end
   end
-  local n, cast = args.n, core.autocast_state()
+  local n, cast, opened = args.n, core.autocast_state(), slices.opened()
   local random = o.preserve_rng_state and core.get_rng_state()
   local function again(...)
     local full = table.move(others, 1, n, 1, {})
@@ -61,6 +62,7 @@ function checkpoint.checkpoint(fn, ...)
     local _ <close> = core.enable_grad()
     local _ <close> = core.autocast_resume(cast)
     local _ <close> = random and generator_as(random) or nil
+    local _ <close> = slices.reopen(opened)
     fn(table.unpack(full, 1, n))
   end
   return core.checkpoint_run(again, tensors, fn, table.unpack(args, 1, n))

@@ -15,52 +15,20 @@ local owner = require "demilune.distributed.averaged"
 local collectives = require "demilune.distributed.collectives"
 local divided = require "demilune.distributed.divided"
 local objects = require "demilune.distributed.objects"
+local passes = require "demilune.distributed.passes"
 local shards = require "demilune.distributed.shards"
+local slices = require "demilune.distributed.slices"
+local start = require "demilune.distributed.start"
 local world = require "demilune.distributed.world"
 local Module = require "demilune.nn.module"
 
 local NAME = "DistributedDataParallel"
 local MIB = 1 << 20
 local FIRST_MIB, CPU_MIB, CUDA_MIB = 1, 4, 25 -- that a bucket holds
-local CHUNK = 1 << 22                         -- elements that are broadcast together
 
 local parallel = {}
 
--- ---- the first state ----
-
--- Gives the tensors of the group's first rank (or of rank `root` of the world) to all, in as few
--- messages as it takes.
-local function broadcast_all(tensors, group, root)
-  local _ <close> = core.no_grad()
-  local parts = {}
-  local function flush(list)
-    local flat = {}
-    for i, t in ipairs(list) do flat[i] = t:detach():reshape(-1) end
-    local all, at = collectives.broadcast(core.cat(flat), root or group.ranks[1], group), 1
-    for _, t in ipairs(list) do
-      local n = t:numel()
-      t:detach():copy_(all[{{at, at + n - 1}}]:reshape(t.shape))
-      at = at + n
-    end
-  end
-  local order = {}
-  for _, t in ipairs(tensors) do
-    local key = t.dtype .. t.device
-    local list = parts[key]
-    if not list then
-      list = {n = 0}
-      parts[key], order[#order + 1] = list, key
-    end
-    if t:numel() > 0 then list[#list + 1], list.n = t, list.n + t:numel() end
-    if list.n >= CHUNK then
-      flush(list)
-      parts[key] = {n = 0}
-    end
-  end
-  for _, key in ipairs(order) do
-    if parts[key].n > 0 then flush(parts[key]) end
-  end
-end
+-- ---- the checks ----
 
 -- {{name, description}, ...} of the module's parameters and buffers.
 local function described(module)
@@ -79,6 +47,10 @@ end
 local function trained(class, module)
   local list, names = {}, {}
   for name, p in module:named_parameters() do
+    if slices.of(p) then
+      caller.raise("%s: parameter '%s' is divided among the ranks by fully_shard, which averages "
+        .. "its gradient; hint: the model itself will do", class, name)
+    end
     if p.requires_grad then list[#list + 1], names[#names + 1] = p, name end
   end
   if #list == 0 then
@@ -98,22 +70,7 @@ local function trained(class, module)
   return list, names
 end
 
--- Lets this rank's random numbers differ from now on; those of the first rank go on.
-local function part_generators(index)
-  if index == 0 then return end
-  local state = core.get_rng_state()
-  local seed = state.seed
-  for _, x in ipairs{state.offset, index} do
-    seed = (seed ~ x) * 0x2545F4914F6CDD1D
-    seed = seed ~ (seed >> 29)
-  end
-  core.manual_seed(seed)
-end
-
 -- ---- after a backward pass ----
-
--- Every DistributedDataParallel, by a number that is the same on all ranks.
-local live, n_made = setmetatable({}, {__mode = "v"}), 0
 
 -- The buckets from now on hold the parameters in the order in which the gradients of the first
 -- rank came.
@@ -124,7 +81,7 @@ local function arrange(self)
 end
 
 -- Raises, on all ranks, where their parameters are not alike any more.
-local function compare(self, passes)
+local function compare(self, n_pass)
   local group, differ = self._group, {}
   local all = collectives.all_gather(core._digests(self._params), group)
   local first = all[1]:totable()
@@ -139,34 +96,21 @@ local function compare(self, passes)
   if #differ == 0 then return end
   caller.raise("%s: replicas differ from those of rank %d after %d backward passes: %s; hint: only "
     .. "the optimizer may change parameters, and in the same way on all ranks", NAME,
-    group.ranks[1], passes, table.concat(differ, ", "))
+    group.ranks[1], n_pass, table.concat(differ, ", "))
 end
 
 -- Waits for the gradients of the other ranks -> the share of the ranks that had data.
 local function finish(self)
   local reducer = self._reducer
-  local _ <close> = setmetatable({}, {__close = function() -- after an error
-    if reducer:is_open() then reducer:settle() end
-  end})
-  local done, why
-  repeat done, why = reducer:wait() until done ~= false
-  if done == nil then caller.raise("%s: %s", NAME, why) end
-  local active = reducer:settle(self._join and self._join.by_active or false)
+  local active = passes.settle(NAME, reducer, self._join and self._join.by_active or false)
   for _, sharer in ipairs(self._sharers) do sharer:take_shares(self, reducer) end
   if #self._sharers > 0 then reducer:taken() end
-  local _, passes = reducer:counts()
-  if passes == 1 and not self._shards and #self._sharers == 0 then arrange(self) end
-  local is_due = self._every > 0 and passes % self._every == 0
-  if is_due and not self._join then compare(self, passes) end
+  local _, n_pass = reducer:counts()
+  if n_pass == 1 and not self._shards and #self._sharers == 0 then arrange(self) end
+  local is_due = self._every > 0 and n_pass % self._every == 0
+  if is_due and not self._join then compare(self, n_pass) end
   return active
 end
-
-core._reducer_waiter(function()
-  for i = 1, n_made do
-    local ddp = live[i]
-    if ddp and ddp._reducer:is_open() then finish(ddp) end
-  end
-end)
 
 -- ---- the module ----
 
@@ -232,8 +176,12 @@ function DistributedDataParallel:init(...)
   check_alike(class, "modules", described(o.module), group)
   local tensors = o.module:parameters()
   table.move(o.module:buffers(), 1, #o.module:buffers(), #tensors + 1, tensors)
-  broadcast_all(tensors, group)
-  if o.shards then prepare_shards(group) else part_generators(group.index_of[world.rank(class)]) end
+  start.broadcast(tensors, group)
+  if o.shards then
+    prepare_shards(group)
+  else
+    start.part_generators(group.index_of[world.rank(class)])
+  end
   self.module = o.module
   local private = {_group = group, _params = params, _names = names, _every = o.check_every,
     _broadcasts = o.broadcast_buffers and not o.shards, _syncs = true, _join = false,
@@ -241,8 +189,7 @@ function DistributedDataParallel:init(...)
     _reducer = core._reducer_new(group.index, params, first, others, caller.where(), names,
       o.shards)}
   for name, value in pairs(private) do rawset(self, name, value) end
-  n_made = n_made + 1
-  live[n_made] = self
+  passes.add(self, self._reducer, finish)
   for i, p in ipairs(params) do
     owner[p], self._share[i] = self, 0
     divided.share(p, nil) -- of one that nobody holds any more
@@ -252,7 +199,7 @@ end
 function DistributedDataParallel:forward(...)
   if self._broadcasts and self._syncs and self.training and not self._join
     and #self._group.ranks > 1 and core.is_grad_enabled() then
-    broadcast_all(self.module:buffers(), self._group)
+    start.broadcast(self.module:buffers(), self._group)
   end
   return self.module(...)
 end
@@ -317,12 +264,12 @@ local function leave_join(self, states)
   until finish(self) == 0
   self:zero_grad()
   local last, root = -1, group.ranks[1]
-  for i, passes in ipairs(objects.all_gather_object(own, group)) do
-    if passes > last then last, root = passes, group.ranks[i] end
+  for i, n_pass in ipairs(objects.all_gather_object(own, group)) do
+    if n_pass > last then last, root = n_pass, group.ranks[i] end
   end
   local tensors = self.module:parameters()
   table.move(self.module:buffers(), 1, #self.module:buffers(), #tensors + 1, tensors)
-  broadcast_all(tensors, group, root)
+  start.broadcast(tensors, group, root)
   for _, part in ipairs(states) do
     part:load_state_dict(objects.broadcast_object(part:state_dict(), root, group))
   end
@@ -517,4 +464,5 @@ return late.extend(parallel, {
   LocalSGD = "demilune.nn.local_sgd",
   RowParallelLinear = "demilune.nn.tensor_parallel",
   VocabParallelEmbedding = "demilune.nn.tensor_parallel",
+  fully_shard = "demilune.nn.fully_shard",
 }, {})

@@ -13,6 +13,7 @@ local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
 local replay = require "demilune.replay"
 local shown = require "demilune.shown"
+local slices = require "demilune.distributed.slices"
 
 local drop_grads, on_one_device, warn_autocast =
   core.drop_grads, core.on_one_device, core.warn_autocast
@@ -107,6 +108,11 @@ function Optimizer:add_param_group(group)
     if not p.is_leaf then
       caller.raise("%s: parameter %d is the result of an op, wanted a leaf", self.class, i)
     end
+    if slices.of(p) and not self.by_element then
+      caller.raise("%s: parameter %d is a slice of '%s', of which a step of this class needs all "
+        .. "(fully_shard divides it among the ranks); hint: an element-wise optimizer, such as "
+        .. "optim.AdamW", self.class, i, slices.of(p).name)
+    end
     if taken[p] then
       caller.raise("%s: parameter %d of the group is in a group already", self.class, i)
     end
@@ -167,6 +173,7 @@ function Optimizer:step(closure, found_inf)
     loss = closure()
   end
   local groups = self.param_groups
+  slices.check_current("step", groups)
   for i = 1, #groups do
     local group = groups[i]
     if on_one_device(group.params) then
@@ -225,8 +232,32 @@ local function saved_value(self, name, value)
   return name == "step" and math.tointeger(number) or number
 end
 
+local function sorted_names(t)
+  local names = {}
+  for name in pairs(t) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+-- Whether a buffer of p is a slice, as p is.
+local function is_slice(self, p, name, value)
+  return slices.of(p) ~= nil and core.is_tensor(value) and not self.counters[name]
+    and value:dim() == 1 and value:numel() == p:numel()
+end
+
+-- The buffers of p as they are saved: of slices what is whole, which all ranks gather in one order.
+local function saved_buffers(self, p)
+  local buffers = {}
+  for _, name in ipairs(sorted_names(self.state[p])) do
+    local value = saved_value(self, name, self.state[p][name])
+    buffers[name] = is_slice(self, p, name, value) and slices.of(p).gather(value) or value
+  end
+  return buffers
+end
+
 -- {state = {[i] = buffers}, param_groups = {{params = {i, ...}, lr = , ...}}}:
--- parameters are numbered from 1, in the order of the groups.
+-- parameters are numbered from 1, in the order of the groups. Where they are slices of
+-- nn.parallel.fully_shard, all ranks call it, and the state is that of one process.
 function Optimizer:state_dict()
   local saved, n = {state = {}, param_groups = {}}, 0
   for g, group in ipairs(self.param_groups) do
@@ -239,17 +270,20 @@ function Optimizer:state_dict()
     for i, p in ipairs(group.params) do
       n = n + 1
       copy.params[i] = n
-      if self.state[p] then
-        local buffers = {}
-        for name, value in pairs(self.state[p]) do
-          buffers[name] = saved_value(self, name, value)
-        end
-        saved.state[n] = buffers
-      end
+      if self.state[p] then saved.state[n] = saved_buffers(self, p) end
     end
     saved.param_groups[g] = copy
   end
   return shown(saved)
+end
+
+-- The state with shares in place of what is divided among ranks, for distributed.save.
+function Optimizer:sharded_state_dict()
+  return slices.keep_shares(function() return self:state_dict() end)
+end
+
+local function same_shape(t, shape)
+  return table.concat(t.shape, ",") == table.concat(shape, ",")
 end
 
 -- Raises where a saved state is not one of these groups of parameters.
@@ -272,9 +306,9 @@ function Optimizer:_check_saved(saved)
     for i, p in ipairs(group.params) do
       for key, value in pairs(saved.state[saved.param_groups[g].params[i]] or {}) do
         if core.is_tensor(value) and value:dim() > 0 and not self.reduced[key]
-          and tostring(value.shape) ~= tostring(p.shape) then
-          caller.raise("%s:load_state_dict: %s of parameter %d is %s, wanted %s", name, key, i,
-            tostring(value.shape), tostring(p.shape))
+          and not same_shape(value, (slices.of(p) or p).shape) then
+          caller.raise("%s:load_state_dict: %s of parameter %d is %s, wanted {%s}", name, key, i,
+            tostring(value.shape), table.concat((slices.of(p) or p).shape, ", "))
         end
       end
     end
@@ -282,7 +316,10 @@ function Optimizer:_check_saved(saved)
 end
 
 -- One entry of a parameter's state, on its device.
-local function loaded_value(self, name, value, dtype, device)
+local function loaded_value(self, p, name, value, dtype)
+  local slice, device = slices.of(p), p.device
+  if slice and core.is_tensor(value) and same_shape(value, slice.shape)
+    and not self.counters[name] then value = slice.cut(value) end
   local counter = self.counters[name]
   if counter and type(value) == "number" then
     return Optimizer.counter(value, counter, device)
@@ -312,7 +349,7 @@ function Optimizer:load_state_dict(saved)
         local dtype = buffers.master and "float32" or p.dtype
         state[p] = {}
         for key, value in pairs(buffers) do
-          state[p][key] = loaded_value(self, key, value, dtype, p.device)
+          state[p][key] = loaded_value(self, p, key, value, dtype)
         end
       end
     end

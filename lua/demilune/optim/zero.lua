@@ -23,6 +23,7 @@ local divided = require "demilune.distributed.divided"
 local objects = require "demilune.distributed.objects"
 local partition = require "demilune.distributed.partition"
 local shard = require "demilune.distributed.shard"
+local slices = require "demilune.distributed.slices"
 local world = require "demilune.distributed.world"
 local Optimizer = require "demilune.optim.optimizer"
 
@@ -220,6 +221,19 @@ local function divide(self, group)
   groups[#groups + 1] = setmetatable({params = params}, {__index = group, __newindex = group})
 end
 
+-- Raises where fully_shard has divided the parameters already.
+local function refuse_slices(groups)
+  for _, group in ipairs(groups) do
+    for i, p in ipairs(group.params) do
+      if slices.of(p) then
+        caller.raise("%s: parameter %d is a slice of '%s', divided among the ranks by fully_shard, "
+          .. "and so is its state; hint: optimizer_class(model:parameters()) itself", NAME, i,
+          slices.of(p).name)
+      end
+    end
+  end
+end
+
 local function construct(_, ...)
   local o, rest = read(...)
   local class = o.optimizer_class
@@ -233,6 +247,7 @@ local function construct(_, ...)
   end
   local group = world.group(NAME, o.process_group)
   local whole = class(o.params, rest)
+  refuse_slices(whole.param_groups)
   local self = setmetatable({whole = whole, optim = whole, group = group, defaults = whole.defaults,
     param_groups = whole.param_groups, state = whole.state, pieces = {}, stage = o.stage,
     shared = o.stage == 2 and {} or nil}, ZeroRedundancyOptimizer)
@@ -337,6 +352,7 @@ function ZeroRedundancyOptimizer:step(closure, found_inf)
     loss = closure()
   end
   check_step(self)
+  slices.check_current("step", self.param_groups)
   if found_inf and self.partition then collectives.all_reduce(found_inf, "max", self.group) end
   local is_skipped = found_inf ~= nil and found_inf:item() ~= 0
   if not self.optim.takes_found_inf then found_inf = nil end

@@ -934,6 +934,16 @@ return {
       return mean
     end, dm.ones(2, 4))
     dm.distributed.destroy_process_group()]],
+  ["nn.parallel.fully_shard"] = [[
+    dm.distributed.init_process_group()
+    local model = nn.Sequential{nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)}
+    nn.parallel.fully_shard(model[1])            -- blocks first, then all: of n ranks each has
+    nn.parallel.fully_shard(model)               -- an n-th of the parameters, and of what follows
+    local optimizer = optim.AdamW(model:parameters())
+    model(dm.ones(2, 4)):sum():backward()
+    optimizer:step()
+    model:state_dict()["0.weight"].shape  --> {8, 4}
+    dm.distributed.destroy_process_group()]],
   ["nn.parallel.RowParallelLinear"] = [[
     dm.distributed.init_process_group()
     local layer = nn.parallel.RowParallelLinear(6, 2) -- takes the whole input, and divides it
