@@ -7,10 +7,11 @@
 local dm = require "demilune"
 local random = require "spec.mpi.random"
 local mix, train = require "spec.mpi.mix", require "spec.mpi.train"
+local sharded = require "spec.mpi.sharded"
 local dist = dm.distributed
 
 local KINDS = {mix.collectives, mix.collectives, mix.collectives, mix.collectives, train.steps,
-  train.steps, train.steps, train.wire, train.join, train.join}
+  train.steps, train.steps, train.wire, train.join, train.join, sharded.steps, sharded.steps}
 
 local first, last, seed = (...):match "(%d+) (%d+) (%d+)"
 dist.init_process_group{timeout = 60}

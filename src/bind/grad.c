@@ -509,22 +509,26 @@ static dm_status bring_bytes(dm_Tensor *t) {
   return dm_fail(DM_ESTATE, "backward: nobody of this Lua state lends a parameter its data");
 }
 
+/* Lets the engine ask, when the library is loaded: threads with Lua states of their own share
+   the hook. */
+__attribute__((constructor)) static void install(void) { dm_bring_bytes = bring_bytes; }
+
 /* _lender(f): f(p) makes the data of a parameter lent again, which a gradient needs. */
 static int lender(lua_State *L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
   push_callback_function(L, 1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &lender_key);
-  dm_bring_bytes = bring_bytes;
   return 0;
 }
 
-/* _lend(p, from, at, version): the parameter has the elements of `from` from the at-th on, from
-   0, which are lent; at < 0: they are away, and the first element of `from` stands for them. */
+/* _lend(p, from, at, version): the parameter, or a cast of one that is lent, has the elements
+   of `from` from the at-th on, from 0, which are lent; at < 0: they are away, and the first
+   element of `from` stands for them. */
 static int lend(lua_State *L) {
   dm_enter(L);
   dm_Tensor *p = dm_check_tensor(L, 1), *from = dm_check_tensor(L, 2);
   const lua_Integer at = luaL_checkinteger(L, 3);
-  luaL_argcheck(L, !p->node && !p->base, 1, "no leaf");
+  luaL_argcheck(L, (!p->node || p->storage->lent) && !p->base, 1, "no leaf");
   luaL_argcheck(L,
                 from->dtype == p->dtype && dm_device_eq(from->device, p->device) &&
                     from->numel > 0 && dm_tensor_is_contiguous(from),
@@ -539,6 +543,27 @@ static int lend(lua_State *L) {
 static int another_handle(lua_State *L) {
   State *S = dm_enter(L);
   dm_push_tensor(L, S, dm_tensor_ref(dm_check_tensor(L, 1)));
+  return 1;
+}
+
+/* _casts_of(p) -> the casts of a parameter that autocast keeps. */
+static int casts_of(lua_State *L) {
+  State *S = dm_enter(L);
+  const dm_Tensor *p = dm_check_tensor(L, 1);
+  int n = 0;
+  for (int d = 0; d < DM_N_DTYPE; d++) {
+    dm_Tensor *cast =
+        dm_is_low((dm_DType)d) ? dm_autocast_find(&S->current->autocast, p, (dm_DType)d) : NULL;
+    if (!cast) continue;
+    dm_push_tensor(L, S, dm_tensor_ref(cast));
+    n++;
+  }
+  return n;
+}
+
+/* _is_alone(x) -> whether nobody but this handle has the tensor. */
+static int is_alone(lua_State *L) {
+  lua_pushboolean(L, atomic_load(&dm_check_tensor(L, 1)->refs) == 1);
   return 1;
 }
 
@@ -721,6 +746,8 @@ const luaL_Reg dm_grad_functions[] = {
     {"_lender", lender},
     {"_lend", lend},
     {"_handle", another_handle},
+    {"_casts_of", casts_of},
+    {"_is_alone", is_alone},
     {"_in_backward", in_backward},
     {"is_anomaly_enabled", is_anomaly_enabled},
     {"is_anomaly_check_nan_enabled", is_anomaly_check_nan_enabled},

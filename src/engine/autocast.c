@@ -88,6 +88,7 @@ void dm_autocast_add(dm_AutocastState *a, dm_Tensor *t, dm_Tensor *cast) {
   if (e->source) dm_tensor_unref(&e->cast); /* of an older version */
   else c->n++, e->source = dm_tensor_ref(t);
   e->cast = dm_tensor_ref(cast);
+  if (t->storage->lent == DM_LENT) cast->storage->lent = DM_LENT; /* it can be made again */
   e->version = t->storage->version;
   e->gen = t->gen;
 }

@@ -304,7 +304,10 @@ static dm_status check_remade(const dm_Node *n, const dm_Saved *s, const dm_Tens
                    dm_node_name(n), DM_SHAPE(t), dm_dtype_name((dm_DType)t->dtype),
                    DM_DIMS(m->ndim, m->shape), dm_dtype_name((dm_DType)m->dtype));
   const dm_Tensor *leaf = s->from >= 0 ? n->in[s->from].leaf : NULL;
-  return leaf && !dm_saved_is_same(s, leaf) ? dm_saved_refuse(s, n, leaf) : DM_OK;
+  const bool is_lent = leaf && leaf->storage->lent; /* its bytes may be away: t has them */
+  if (is_lent ? t->storage->version == s->version : !leaf || dm_saved_is_same(s, leaf))
+    return DM_OK;
+  return dm_saved_refuse(s, n, is_lent ? t : leaf);
 }
 
 /* The saved tensor, checked. Under create_graph it needs its history: a saved output gets this

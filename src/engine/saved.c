@@ -177,11 +177,12 @@ void dm_replay_rewind(int mark) {
 /* ---- saved tensors ---- */
 
 /* A leaf that requires a gradient is saved itself: nothing recorded may change it in place. So
-   is one whose bytes are lent, which may then go. Of another tensor a second handle is saved,
-   with the history that the tensor has now: a later in-place change gives the script's handle a
-   node that depends on this one, and saving that handle would close a cycle. */
+   is what has lent bytes, a parameter or autocast's cast of one, for the bytes may then go. Of
+   another tensor a second handle is saved, with the history that the tensor has now: a later
+   in-place change gives the script's handle a node that depends on this one, and saving that
+   handle would close a cycle. */
 static dm_status save_input(dm_Tensor *t, dm_Tensor **out) {
-  if (!t->node && (dm_tensor_requires_grad(t) || (t->storage->lent && !t->base))) {
+  if ((!t->node && dm_tensor_requires_grad(t)) || (t->storage->lent && !t->base)) {
     *out = dm_tensor_ref(t);
     return DM_OK;
   }
@@ -252,8 +253,8 @@ dm_status dm_saved_refuse(const dm_Saved *s, const dm_Node *n, const dm_Tensor *
 
 dm_status (*dm_bring_bytes)(dm_Tensor *t);
 
-/* The saved leaf, whose bytes were lent. Where no history is wanted of it, another handle: its
-   bytes stay for as long as a gradient is computed of them. */
+/* The saved tensor, whose bytes were lent. Where no history is wanted of it, another handle:
+   its bytes stay for as long as a gradient is computed of them. */
 static dm_status get_lent(const dm_Saved *s, dm_Tensor **to) {
   if (s->t->storage->lent == DM_AWAY) {
     if (!dm_bring_bytes) return dm_fail(DM_ESTATE, "backward: a parameter's data are away");

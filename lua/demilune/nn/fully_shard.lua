@@ -50,6 +50,62 @@ local function post(unit)
   unit.is_posted = true
 end
 
+-- Makes what stands for bytes of that dtype that are away.
+local function new_nothing(unit, dtype, device)
+  local one = core.keep(core.full({1}, 0 / 0, {dtype = dtype, device = device}))
+  unit_at[one:data_ptr()] = unit
+  return one
+end
+
+-- ---- autocast's casts ----
+
+-- Notes the casts of the full parameters that autocast has made for a forward. What the forward has
+-- saved of them goes with the parameters, and is made again with them.
+local function note_casts(unit)
+  for _, segment in ipairs(unit.segments) do
+    for _, one in ipairs(segment) do
+      for _, cast in ipairs{core._casts_of(one.full)} do
+        local is_known = false
+        for _, other in ipairs(unit.casts) do is_known = is_known or other.tensor == cast end
+        if not is_known then
+          table.insert(unit.casts, {tensor = core.keep(cast), of = one.full,
+            version = cast:_version()})
+        end
+      end
+    end
+  end
+end
+
+-- Forgets those that nobody else has any more.
+local function drop_casts(unit)
+  local kept = {}
+  for _, cast in ipairs(unit.casts) do
+    if core._is_alone(cast.tensor) then cast.tensor:free() else kept[#kept + 1] = cast end
+  end
+  unit.casts = kept
+end
+
+local function lend_casts(unit)
+  drop_casts(unit)
+  for _, cast in ipairs(unit.casts) do
+    local bytes = cast.of:detach():to(cast.tensor.dtype)
+    core._lend(cast.tensor, bytes, 0, cast.version)
+    bytes:free()
+  end
+end
+
+local function take_casts(unit)
+  drop_casts(unit)
+  for _, cast in ipairs(unit.casts) do
+    local key = cast.tensor.dtype .. cast.tensor.device
+    unit.nothing[key] = unit.nothing[key]
+      or new_nothing(unit, cast.tensor.dtype, cast.tensor.device)
+    core._lend(cast.tensor, unit.nothing[key], -1, NO_VERSION)
+  end
+end
+
+-- ---- the parameters of a unit ----
+
 -- Forgets the buffers; those of a gradient that is being computed stay for it.
 local function drop(unit)
   for _, segment in ipairs(unit.segments) do
@@ -63,6 +119,7 @@ end
 -- Takes the bytes of the full parameters away.
 local function take_away(unit)
   if unit.is_there then
+    take_casts(unit)
     for _, segment in ipairs(unit.segments) do
       for _, one in ipairs(segment) do core._lend(one.full, segment.nothing, -1, NO_VERSION) end
     end
@@ -88,6 +145,7 @@ local function receive(unit)
     end
   end
   unit.is_there = true
+  lend_casts(unit)
 end
 
 -- Whether the buffers hold what the ranks' slices are now.
@@ -207,6 +265,7 @@ local LEAVE = {__close = function(scope, failure)
   unit.n_open, unit.root.depth = unit.n_open - 1, unit.root.depth - 1
   if unit.n_open > 0 then return end
   show_slices(unit)
+  note_casts(unit)
   local fine, why = true, nil
   if failure == nil then fine, why = pcall(check_unchanged, unit) end
   if unit.root.brought ~= unit then take_away(unit) end
@@ -271,7 +330,7 @@ local function owners_of(at, numel, slice, n_rank)
 end
 
 -- Puts the parameters of a unit into segments: the last one first, as a reducer does.
-local function lay_out(list, n_rank)
+local function segments_of(list, n_rank)
   local segments, of_key = {}, {}
   for i = #list, 1, -1 do
     local one = list[i]
@@ -301,9 +360,7 @@ local function divide(unit, segment)
   end
   local first = unit.me * segment.slice
   segment.own = core.keep(flat:narrow(1, first + 1, segment.slice):clone())
-  segment.nothing = core.keep(core.full({1}, 0 / 0, {dtype = segment.dtype,
-    device = segment.device}))
-  unit_at[segment.nothing:data_ptr()] = unit
+  segment.nothing = new_nothing(unit, segment.dtype, segment.device)
   for _, one in ipairs(segment) do
     local owners = owners_of(one.at, one.numel, segment.slice, unit.n_rank)
     local own = owners[unit.me + 1]
@@ -459,9 +516,9 @@ end
 local function new_unit(module, list, group, broadcasts)
   local _ <close> = core.no_grad()
   local unit = {group = group, n_rank = #group.ranks, me = group.index_of[world.rank(NAME)],
-    list = list, n_open = 0, name = module.class, broadcasts = broadcasts, is_there = false,
-    is_posted = false}
-  unit.segments = lay_out(list, unit.n_rank)
+    list = list, casts = {}, nothing = {}, n_open = 0, name = module.class,
+    broadcasts = broadcasts, is_there = false, is_posted = false}
+  unit.segments = segments_of(list, unit.n_rank)
   for _, segment in ipairs(unit.segments) do divide(unit, segment) end
   function unit.scope()
     enter(module, unit)
