@@ -46,6 +46,16 @@ describe("a rank that fails", function()
     assert.is_true(seconds < 15, text)
   end)
 
+  with_mpirun("is killed amid a backward pass that shares out gradients, and is named", function()
+    local text, code, seconds = ranks(3, "faults", "kill_in_backward")
+    assert.is_true(code ~= 0)
+    assert.matches("exited on signal 9", text)
+    assert.matches("demilune: rank [02] is ended by SIGTERM: it waits in DistributedDataParallel "
+      .. "bucket %d of %d", text)
+    assert.matches("pass 3, .- " .. LINE .. ", since %d s; rank 1 does not answer", text)
+    assert.is_true(seconds < 15, text)
+  end)
+
   with_mpirun("ends without a word as the others do, and none waits", function()
     local text, code = ranks(2, "faults", "end")
     assert.equal(0, code, text)

@@ -139,6 +139,27 @@ function FAULTS.kill()
   dist.barrier()
 end
 
+-- Rank 1 is killed in the middle of a backward pass that shares out its gradients: by a hook of the
+-- first layer's output, when the buckets of the last layers are under way.
+function FAULTS.kill_in_backward()
+  local nn = dm.nn
+  local model = nn.Sequential()
+  for i = 1, 6 do model[i] = nn.Linear(64, 64) end
+  local ddp = nn.parallel.DistributedDataParallel(model, {bucket_cap_mb = 0.01})
+  local optimizer = dm.optim.ZeroRedundancyOptimizer(ddp:parameters(),
+    {optimizer_class = dm.optim.Adam, stage = 2})
+  for pass = 1, 3 do
+    local x = model[1](dm.ones(2, 64))
+    x:register_hook(function()
+      if rank == 1 and pass == 3 then os.execute "kill -9 $PPID" end
+    end)
+    for i = 2, 6 do x = model[i](x) end
+    x:sum():backward()
+    optimizer:step()
+    optimizer:zero_grad()
+  end
+end
+
 -- Rank 1 is asked to stop, and all ranks know at the same step.
 function FAULTS.signal()
   for step = 1, 100 do
