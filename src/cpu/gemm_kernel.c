@@ -114,6 +114,15 @@ const dm_Kernel *dm_kernel_plain(dm_DType type) {
 
 /* ---- panels and columns of tiles ---------------------------------------- */
 
+enum { CACHE_LINE = 64 };
+
+/* Asks for n rows of n_byte bytes, which are packed next: in a large matrix rows are pages
+   apart, where no processor asks ahead. */
+static inline void ask_rows(const char *at, int64_t step, int64_t n_byte, int64_t n) {
+  for (int64_t i = 0; i < n; i++, at += step)
+    for (int64_t b = 0; b < n_byte; b += CACHE_LINE) __builtin_prefetch(at + b);
+}
+
 /* Where lanes are contiguous, all panels take a few rows at a time: a row is a page of its
    own, and the pages of many rows are more than the TLB holds. */
 void dm_pack_panels(const dm_Kernel *kn, dm_Side side, dm_DType t, const void *src, int64_t ls,
@@ -125,13 +134,15 @@ void dm_pack_panels(const dm_Kernel *kn, dm_Side side, dm_DType t, const void *s
   const int64_t rows = dm_max_i64(ROWS, dm_depth_unit(kn));
   const int64_t step = ls == 1 && n_lane > width ? rows : k, depth = dm_depth(kn, k);
   for (int64_t p = 0; p < k; p += step)
-    for (int64_t l = 0; l < n_lane; l += width)
+    for (int64_t l = 0; l < n_lane; l += width) {
+      if (ls == 1)
+        ask_rows((const char *)src + (l + (p + step) * ks) * in, ks * in, width * in,
+                 dm_min_i64(step, k - p - step));
       pack(t, (const char *)src + (l * ls + p * ks) * in, ls, ks,
            (int)dm_min_i64(width, n_lane - l), dm_min_i64(step, k - p), width,
            (char *)dst + (l * depth + dm_depth(kn, p) * width) * out);
+    }
 }
-
-enum { CACHE_LINE = 64 };
 
 /* Spreads the lines of (n_lane, k) elements over n_tile register tiles. */
 dm_Prefetch dm_prefetch(dm_DType t, const void *src, int64_t ls, int64_t ks, int64_t n_lane,
