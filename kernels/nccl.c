@@ -85,6 +85,7 @@ static void open_library(void) {
   set_state(*missing ? DM_PLAN_MISSING : DM_PLAN_OPEN);
 }
 
+/* Why this process cannot link its device, or NULL. The library is tried once. */
 static const char *lacks(dm_Device dev) {
   DM_UNUSED(dev);
   pthread_mutex_lock(&lock);
@@ -100,6 +101,7 @@ static dm_status fail(const dm_Link *link, ncclResult_t e, const char *what) {
                  more && *more ? ": " : "", more ? more : "");
 }
 
+/* Whether a call was taken: done, or going on in the background. */
 static bool is_well(ncclResult_t e) { return e == ncclSuccess || e == ncclInProgress; }
 
 /* ---- links ---- */
@@ -118,6 +120,7 @@ static dm_status identity(dm_Device dev, char out[DM_GPU_TEXT]) {
   return DM_OK;
 }
 
+/* The number by which the ranks of a link find one another; the first rank makes it. */
 static dm_status new_id(char out[DM_LINK_ID_BYTES]) {
   ncclUniqueId id;
   _Static_assert(sizeof id == DM_LINK_ID_BYTES, "NCCL's number has another size");
@@ -127,6 +130,7 @@ static dm_status new_id(char out[DM_LINK_ID_BYTES]) {
   return DM_OK;
 }
 
+/* A communicator whose calls return at once; all else as NCCL or its environment chooses. */
 static ncclConfig_t configuration(void) {
   const int as_ever = NCCL_CONFIG_UNDEF_INT;
   return (ncclConfig_t){.size = sizeof(ncclConfig_t),
@@ -173,6 +177,8 @@ static bool has_ended(const dm_Link *link) {
   return false;
 }
 
+/* Ends a link. well: all ranks end it, so that what is queued may end first; else, and where
+   that takes longer than END, its kernels are stopped. */
 static void unlink_ranks(dm_Link **at, bool well) {
   dm_Link *link = *at;
   *at = NULL;
@@ -186,6 +192,7 @@ static void unlink_ranks(dm_Link **at, bool well) {
   dm_free(link);
 }
 
+/* Begins to link n ranks by the number `id`; ready() tells when all have come. */
 static dm_status link_ranks(dm_Device dev, const char id[DM_LINK_ID_BYTES], int n, int rank,
                             dm_Link **out) {
   ncclUniqueId number;
@@ -198,6 +205,8 @@ static dm_status link_ranks(dm_Device dev, const char id[DM_LINK_ID_BYTES], int 
   return fail(NULL, e, "ncclCommInitRankConfig");
 }
 
+/* 1: the last call on the link is queued; 0: not yet; -1: it failed, and dm_error() says why.
+ */
 static int ready(dm_Link *link) {
   ncclResult_t e = ncclSuccess, asked = nccl.ncclCommGetAsyncError(link->comm, &e);
   if (asked == ncclSuccess && e == ncclInProgress) return 0;
@@ -221,11 +230,13 @@ static dm_status record(cudaStream_t stream, void **event) {
   return DM_OK;
 }
 
+/* An event behind all that the link's stream has got. */
 static dm_status mark_link(dm_Link *link, void **event) {
   DM_TRY(use(link->dev));
   return record(link->stream, event);
 }
 
+/* An event behind all that the caller's stream has got, which a collective waits for. */
 static dm_status mark(dm_Device dev, void **event) {
   cudaStream_t stream;
   DM_TRY(dm_graph_refuse("a collective of several processes"));
@@ -233,6 +244,7 @@ static dm_status mark(dm_Device dev, void **event) {
   return record(stream, event);
 }
 
+/* Lets the caller's stream wait for the event of a collective; the host goes on. */
 static dm_status follow(dm_Device dev, void *event) {
   cudaStream_t stream;
   DM_TRY(dm_graph_refuse("waiting for a collective of several processes"));
@@ -241,6 +253,7 @@ static dm_status follow(dm_Device dev, void *event) {
   return DM_OK;
 }
 
+/* 1: the event has happened; 0: not yet; -1: it or the link failed. */
 static int passed(dm_Link *link, void *event) {
   const int state_of_link = ready(link);
   if (state_of_link < 0 || use(link->dev) != DM_OK) return -1;
@@ -274,6 +287,7 @@ static int type_of(dm_DType dtype) {
 #undef ROW
 }
 
+/* NCCL's number of an operator. */
 static ncclRedOp_t op_of(dm_CollectiveOp op) {
   static const ncclRedOp_t ops[DM_N_COLLECTIVE_OP] = {[DM_COLLECTIVE_SUM] = ncclSum,
                                                       [DM_COLLECTIVE_AVG] = ncclAvg,
@@ -283,6 +297,7 @@ static ncclRedOp_t op_of(dm_CollectiveOp op) {
   return ops[op];
 }
 
+/* Whether the elements are combined, so that their dtype counts. */
 static bool is_reduction(dm_CollectiveKind kind) {
   return kind == DM_COLLECTIVE_ALL_REDUCE || kind == DM_COLLECTIVE_REDUCE ||
          kind == DM_COLLECTIVE_REDUCE_SCATTER;
@@ -341,6 +356,7 @@ static ncclResult_t exchange(const dm_Link *link, const dm_Collective *c, size_t
   return is_well(e) ? ended : e;
 }
 
+/* Gives a collective to NCCL. c->n counts elements of one part, as NCCL does. */
 static ncclResult_t queue(const dm_Link *link, const dm_Collective *c) {
   const ncclDataType_t type = (ncclDataType_t)type_of(c->dtype);
   const size_t n = (size_t)c->n, n_bytes = n * (size_t)dm_dtype_size(c->dtype);
@@ -361,6 +377,8 @@ static ncclResult_t queue(const dm_Link *link, const dm_Collective *c) {
   }
 }
 
+/* Begins a collective behind the event c->before. It goes on by itself; ready() tells when it
+   is queued, mark_link() gives the event behind it. */
 static dm_status post(dm_Link *link, const dm_Collective *c) {
   static const char *const names[] = {[DM_COLLECTIVE_ALL_REDUCE] = "ncclAllReduce",
                                       [DM_COLLECTIVE_BROADCAST] = "ncclBroadcast",

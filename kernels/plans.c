@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* As dm.cuda.plans() and the warnings name them. */
 static const char *const names[] = {
     [DM_CUBLASLT] = "cublaslt", [DM_CUDNN] = "cudnn", [DM_NCCL] = "nccl"};
 static atomic_llong counts[DM_N_PLAN_LIBRARY][DM_N_PLAN];
@@ -40,6 +41,8 @@ void dm_plan_state(dm_PlanLibrary library, dm_PlanState state, const char *why) 
   pthread_mutex_unlock(&lock);
 }
 
+/* A refusal is a call that was asked of the library and not taken: our own kernels run it, or
+   it raises under DEMILUNE_NO_FALLBACK. */
 void dm_plan_refuse(dm_PlanLibrary library, const char *why) {
   dm_plan_count(library, DM_PLAN_REFUSED);
   pthread_mutex_lock(&lock);

@@ -117,7 +117,7 @@ const dm_Kernel *dm_kernel_plain(dm_DType type) {
 enum { CACHE_LINE = 64 };
 
 /* Asks for n rows of n_byte bytes, which are packed next: in a large matrix rows are pages
-   apart, where no processor asks ahead. */
+   apart, where no processor prefetches. */
 static inline void ask_rows(const char *at, int64_t step, int64_t n_byte, int64_t n) {
   for (int64_t i = 0; i < n; i++, at += step)
     for (int64_t b = 0; b < n_byte; b += CACHE_LINE) __builtin_prefetch(at + b);
