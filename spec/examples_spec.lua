@@ -589,7 +589,7 @@ end)
 
 describe("bench/generate", function()
   it("times a token, without PyTorch, too", function()
-    local pipe <close> = assert(io.popen(("env PYTHON=false "
+    local pipe <close> = assert(io.popen(("env -u PYTHON "
       .. "LUA_PATH='./lua/?.lua;./lua/?/init.lua;;' LUA_CPATH='./%s/lua/?.so;;' "
       .. "lua5.4 scripts/bench/generate.lua --rounds 1 --layers 1 --width 64 "
       .. "--vocabulary 99 --prompt 8 --tokens 2 2>&1"):format(build)))
