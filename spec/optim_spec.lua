@@ -34,6 +34,16 @@ describe("optim", function()
     assert.is_true(math.abs(trained(opt, p, {1, 1, 1}) - 0.43894872069358826) <= 2^-24)
   end)
 
+  it("saves state by keys of any type", function()
+    local p = dm.ones(1, {requires_grad = true})
+    local opt = optim.SGD({p}, {lr = 0.1, momentum = 0.9})
+    trained(opt, p, {1})
+    opt.state[p][1] = dm.ones(2)
+    local saved = opt:state_dict().state[1]
+    assert.same({1, 1}, saved[1]:totable())
+    assert.is_true(dm.is_tensor(saved.momentum_buffer))
+  end)
+
   it("passes over parameters without a gradient, and makes no state for them", function()
     local p, q = dm.ones(1, {requires_grad = true}), dm.ones(1, {requires_grad = true})
     local opt = optim.AdamW({p, q}, {lr = 0.1})

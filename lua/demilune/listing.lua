@@ -14,6 +14,16 @@ function listing.names(t)
   return names
 end
 
+--- The keys of a table, of any type, in the order of their texts.
+---@param t table
+---@return any[]
+function listing.keys(t)
+  local keys = {}
+  for key in pairs(t) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  return keys
+end
+
 --- A whole number as "1,234,567".
 ---@param n integer
 ---@return string

@@ -10,6 +10,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local dtypes = require "demilune.dtypes"
+local listing = require "demilune.listing"
 local options = require "demilune.options"
 local replay = require "demilune.replay"
 local shown = require "demilune.shown"
@@ -232,13 +233,6 @@ local function saved_value(self, name, value)
   return name == "step" and math.tointeger(number) or number
 end
 
-local function sorted_names(t)
-  local names = {}
-  for name in pairs(t) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
-
 -- Whether a buffer of p is a slice, as p is.
 local function is_slice(self, p, name, value)
   return slices.of(p) ~= nil and core.is_tensor(value) and not self.counters[name]
@@ -248,7 +242,7 @@ end
 -- The buffers of p as they are saved: of slices what is whole, which all ranks gather in one order.
 local function saved_buffers(self, p)
   local buffers = {}
-  for _, name in ipairs(sorted_names(self.state[p])) do
+  for _, name in ipairs(listing.keys(self.state[p])) do
     local value = saved_value(self, name, self.state[p][name])
     buffers[name] = is_slice(self, p, name, value) and slices.of(p).gather(value) or value
   end

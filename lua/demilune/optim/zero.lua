@@ -15,6 +15,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local listing = require "demilune.listing"
 local options = require "demilune.options"
 local averager = require "demilune.distributed.averaged"
 local check_alike = require "demilune.distributed.alike"
@@ -476,13 +477,6 @@ local function sharded_state(self)
   return state
 end
 
-local function sorted_names(t)
-  local names = {}
-  for name in pairs(t) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
-
 local bind_consolidate = options.signature("consolidate_state_dict", "to: integer = 0")
 
 --- Brings the state of all ranks to the rank `to`, which may then call state_dict(). All ranks call
@@ -495,7 +489,7 @@ function ZeroRedundancyOptimizer:consolidate_state_dict(...)
   if not self.partition then return end
   local state, is_there = sharded_state(self), world.rank(name) == to
   for _, p in ipairs(self.partition.params) do
-    for _, key in ipairs(state[p] and sorted_names(state[p]) or {}) do
+    for _, key in ipairs(state[p] and listing.keys(state[p]) or {}) do
       local value = state[p][key]
       if shard.is(value) then
         local tensor = value:collect(to)
