@@ -3,17 +3,11 @@
 -- `mpirun -n 3 lua5.4 spec/distributed/collectives.lua` runs it by itself.
 
 local dm = require "demilune"
+local PLAIN = require "spec.distributed.operators"
 local dist = dm.distributed
 
 local SHAPES = {{}, {0}, {3, 0}, {7}, {2, 3, 4}, {41, 1003}} -- the last one goes by slices
 local OPS = {"sum", "avg", "min", "max", "product", "band", "bor"}
-local PLAIN = {
-  sum = function(a, b) return a + b end, avg = function(a, b) return a + b end,
-  product = function(a, b) return a * b end,
-  min = function(a, b) return a:minimum(b) end, max = function(a, b) return a:maximum(b) end,
-  band = function(a, b) return a:bitwise_and(b) end,
-  bor = function(a, b) return a:bitwise_or(b) end,
-}
 
 local n, rank
 local checks = 0

@@ -3,6 +3,7 @@
 
 local core = require "demilune.core"
 local dm = require "demilune"
+local PLAIN = require "spec.distributed.operators"
 local dist, nn, optim, amp = dm.distributed, dm.nn, dm.optim, dm.amp
 local DDP = nn.parallel.DistributedDataParallel
 
@@ -38,13 +39,6 @@ local function made(of, dtype, shape)
 end
 
 local OPS = {"sum", "avg", "min", "max", "product", "band", "bor"}
-local PLAIN = {
-  sum = function(a, b) return a + b end, avg = function(a, b) return a + b end,
-  product = function(a, b) return a * b end,
-  min = function(a, b) return a:minimum(b) end, max = function(a, b) return a:maximum(b) end,
-  band = function(a, b) return a:bitwise_and(b) end,
-  bor = function(a, b) return a:bitwise_or(b) end,
-}
 
 local function combined(op, list)
   local dtype = list[1].dtype

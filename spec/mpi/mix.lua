@@ -2,6 +2,7 @@
 -- rank calls with something else.
 
 local dm = require "demilune"
+local PLAIN = require "spec.distributed.operators"
 local random = require "spec.mpi.random"
 local dist = dm.distributed
 
@@ -11,13 +12,6 @@ local DTYPES = {"float64", "float32", "float16", "bfloat16", "int64", "int32", "
   "bool"}
 local SHAPES = {{}, {0}, {3, 0}, {1}, {7}, {2, 3, 4}, {33, 65}, {41, 503}} -- the last two by slices
 local MOST_PENDING = 5
-local PLAIN = {
-  sum = function(a, b) return a + b end, avg = function(a, b) return a + b end,
-  product = function(a, b) return a * b end,
-  min = function(a, b) return a:minimum(b) end, max = function(a, b) return a:maximum(b) end,
-  band = function(a, b) return a:bitwise_and(b) end,
-  bor = function(a, b) return a:bitwise_or(b) end,
-}
 
 -- All ranks, and some of them.
 function mix.groups(world, r)

@@ -2,6 +2,7 @@
 
 local core = require "demilune.core"
 local collectives = require "demilune.distributed.collectives"
+local shards = require "demilune.distributed.shards"
 
 local CHUNK = 1 << 22 -- elements that are broadcast together
 
@@ -51,14 +52,8 @@ local parted
 ---@param index integer of this rank in its group, from 0
 function start.part_generators(index)
   if index == 0 then return end
-  local state = core.get_rng_state()
-  local seed = state.seed
-  for _, x in ipairs{state.offset, index} do
-    seed = (seed ~ x) * 0x2545F4914F6CDD1D
-    seed = seed ~ (seed >> 29)
-  end
-  core.manual_seed(seed)
-  parted = seed
+  shards.seed(core.get_rng_state(), index)
+  parted = core.get_rng_state().seed
 end
 
 --- The same, unless they differ already since the last manual_seed.
