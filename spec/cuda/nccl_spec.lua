@@ -93,8 +93,8 @@ describe("NCCL", function()
   it_emulates("tells of what was queued and never ends, in the next call or at the end", function()
     local hangs = "DEMILUNE_EMULATED_NCCL_HANGS=1"
     local text = ranks(2, "hangs 3", hangs)
-    assert.is_true(launch.told(text, "has waited for 3 s in all_reduce (sum) {3} float32 on cuda")
-      > 0, text)
+    local waited = "has waited for 3%.?%d* s in all_reduce %(sum%) {3} float32 on cuda"
+    assert.is_true(launch.count(text, waited) > 0, text)
     text = ranks(2, "hangs 3 library own ends", hangs)
     assert.is_true(launch.told(text, "destroy_process_group: rank") > 0, text)
     assert.equal(0, launch.told(text, "true"), text)
