@@ -17,9 +17,9 @@ typedef enum dm_RankOp {
   DM_RANK_TREE /* a sum of halves, which are sums of halves: n_part is a power of two */
 } dm_RankOp;
 
-/* parts: (n_part, n) elements of dtype; out: (n), which may not overlap them. Floats of less
-   than 32 bits are combined in float32 and rounded once; integers wrap; of bool a sum is "any"
-   and a product "all". */
+/* parts: (n_part, n) elements of dtype; out: (n), the first part or other memory. Floats of
+   less than 32 bits are combined in float32 and rounded once; integers wrap; of bool a sum is
+   "any" and a product "all". */
 void dm_rank_reduce(dm_RankOp op, dm_DType dtype, int n_part, const void *parts, int64_t n,
                     void *out);
 

@@ -79,11 +79,12 @@ void dm_work_prepare(dm_Work *w) {
   w->slice = is_small(w) ? w->in->numel : (w->in->numel + w->group->n - 1) / w->group->n;
 }
 
-/* Takes the memory of the slices: not before the work begins, for many may wait. */
+/* Takes the memory of the slices: not before the work begins, for many may wait. Where the
+   tensor is no number of whole slices, a copy of it is. */
 static dm_status take_slices(dm_Work *w) {
   const int64_t bytes = slices_bytes(w), given = dm_tensor_bytes(w->in);
   DM_TRY(new_bytes(bytes, &w->b));
-  if (w->kind == DM_WORK_REDUCE_SCATTER || is_small(w)) return DM_OK;
+  if (is_small(w) || bytes == given) return DM_OK;
   DM_TRY(new_bytes(bytes, &w->a));
   memset((char *)dm_tensor_data(w->a) + given, 0, (size_t)(bytes - given));
   return DM_OK;
@@ -206,21 +207,22 @@ static void reduce_first(dm_Work *w, const dm_Transport *t) {
   }
 }
 
-/* Combines this rank's slice, and gathers it with those of the others. */
+/* Combines this rank's slice, and gathers it with those of the others: into the tensor itself,
+   where it is a number of whole slices. */
 static void reduce_second(dm_Work *w, const dm_Transport *t) {
-  const int n = w->group->n;
   const dm_DType dtype = w->in->dtype;
-  void *to = data_of(is_small(w) ? w->in : w->a ? w->a : w->out);
-  dm_rank_reduce(w->op, dtype, n, data_of(w->b), w->slice, to);
-  if (!w->a) end(w);
+  const bool ends = is_small(w) || w->kind == DM_WORK_REDUCE_SCATTER;
+  void *to = data_of(is_small(w) ? w->in : ends ? w->out : w->a ? w->a : w->b);
+  dm_rank_reduce(w->op, dtype, w->group->n, data_of(w->b), w->slice, to);
+  if (ends) end(w);
   else
     dm_work_post(w, t, THIRD,
-                 w->kind == DM_WORK_REDUCE ? DM_TRANSFER_GATHER : DM_TRANSFER_ALL_GATHER,
-                 data_of(w->a), data_of(w->b), w->slice * dm_dtype_size(dtype));
+                 w->kind == DM_WORK_REDUCE ? DM_TRANSFER_GATHER : DM_TRANSFER_ALL_GATHER, to,
+                 data_of(w->a ? w->b : w->in), w->slice * dm_dtype_size(dtype));
 }
 
 static void reduce_third(dm_Work *w) {
-  if (w->kind != DM_WORK_REDUCE || w->group->me == w->peer)
+  if (w->a && (w->kind != DM_WORK_REDUCE || w->group->me == w->peer))
     memcpy(data_of(w->in), data_of(w->b), (size_t)dm_tensor_bytes(w->in));
   end(w);
 }
