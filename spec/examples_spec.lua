@@ -597,6 +597,23 @@ describe("bench/generate", function()
   end)
 end)
 
+describe("bench/launches", function()
+  it("counts a step on the emulated device, and says where it cannot", function()
+    local pipe <close> = assert(io.popen(("env -u DEMILUNE_DEVICE OMP_NUM_THREADS=1 "
+      .. "LUA_PATH='./lua/?.lua;./lua/?/init.lua;;' LUA_CPATH='./%s/lua/?.so;;' "
+      .. "lua5.4 scripts/bench/launches.lua --only mlp --names 2>&1"):format(build)))
+    local text = pipe:read "a"
+    if text:find("only the emulated device", 1, true) then return end
+    local row = "| mlp, Adam | float16 +| (%d+) +| %d+ +| (%d+) +| ([%d.]+)"
+    local launches, waits, mb = text:match(row)
+    assert.equal("0", waits, text)
+    assert.is_true(tonumber(mb) > 0)
+    local sum = 0 -- of the kernels by name
+    for n in text:match "mlp, Adam: ([^\n]*)":gmatch "(%d+) [%w_]+" do sum = sum + n end
+    assert.equal(tonumber(launches), math.tointeger(sum))
+  end)
+end)
+
 describe("bench/scale_model", function()
   -- One bucket that is complete at the end: its sum comes behind a step of 30 ms.
   local function model(more)

@@ -236,6 +236,9 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
      "switch"       work on another stream than the one before
      "work"         what was queued: launches, and asynchronous copies and fills
      "node"         what launched graphs hold; a graph is one launch and one piece of work
+     "bytes"        bytes of memory, from the caching allocator, that the arguments of launches
+                    point to (each piece once a launch; what is in tables in that memory is not
+                    followed), and of asynchronous copies, read and written, and fills
    -1 for another word. */
 int64_t dm_emulated_count(const char *what);
 

@@ -5,7 +5,9 @@
    device pointer crashes here as it would with a GPU. */
 #include "internal.h"
 
+#include <map>
 #include <pthread.h>
+#include <set>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,13 +53,13 @@ cudaError_t cudaGetLastError(void) {
 
 static int64_t counters[N_COUNTERS];
 
-void dm_emulated_add(dm_Counter what) {
-  __atomic_fetch_add(&counters[what], 1, __ATOMIC_RELAXED);
+void dm_emulated_add(dm_Counter what, int64_t n) {
+  __atomic_fetch_add(&counters[what], n, __ATOMIC_RELAXED);
 }
 int64_t dm_emulated_count(const char *what) {
   static const char *const names[N_COUNTERS] = {"launch", "copy",        "sync",      "malloc",
                                                 "free",   "host_malloc", "host_free", "switch",
-                                                "work",   "node"};
+                                                "work",   "node",        "bytes"};
   for (int i = 0; i < N_COUNTERS; i++)
     if (strcmp(what, names[i]) == 0) return __atomic_load_n(&counters[i], __ATOMIC_RELAXED);
   return -1;
@@ -786,6 +788,7 @@ static void note_copy(const char *name, const void *dst, const void *src, size_t
                       cudaStream_t s) {
   const void *const given[] = {dst, src, (const void *)n};
   dm_emulated_note(name, s, dm_emulated_hash(0, given, sizeof given));
+  dm_emulated_add(BYTES, (int64_t)(src ? 2 * n : n));
 }
 
 /* A copy or a fill as a graph or a queue keeps it. A queue also keeps the bytes of pageable
@@ -927,6 +930,34 @@ cudaError_t cudaMemset(void *dst, int byte, size_t n) {
   dm_emulated_add(SYNCS);
   if (e != cudaSuccess) return dm_emulated_result(e);
   return cudaMemsetAsync(dst, byte, n, nullptr);
+}
+
+/* ---- bytes that launches were given -------------------------------------------- */
+
+/* The caching allocator's pieces of memory that are somebody's, by their first address. */
+static std::map<uintptr_t, size_t> &owned = *new std::map<uintptr_t, size_t>; /* never freed */
+static pthread_mutex_t owned_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void dm_emulated_note_life(void *p, size_t n, bool begins) {
+  pthread_mutex_lock(&owned_lock);
+  if (begins) owned[(uintptr_t)p] = n;
+  else owned.erase((uintptr_t)p);
+  pthread_mutex_unlock(&owned_lock);
+}
+
+void dm_emulated_count_bytes(const void *arg, size_t n_arg) {
+  std::set<uintptr_t> seen;
+  pthread_mutex_lock(&owned_lock);
+  for (size_t i = 0; i + sizeof(uintptr_t) <= n_arg; i += sizeof(uintptr_t)) {
+    uintptr_t word;
+    memcpy(&word, (const char *)arg + i, sizeof word);
+    auto at = owned.upper_bound(word);
+    if (at == owned.begin()) continue;
+    --at;
+    if (word < at->first + at->second && seen.insert(at->first).second)
+      dm_emulated_add(BYTES, (int64_t)at->second);
+  }
+  pthread_mutex_unlock(&owned_lock);
 }
 
 /* ---- launches: what was run ---------------------------------------------------------------
