@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "kernels/dnn.h"
+#include "kernels/graph.h"
 #include "kernels/library.h"
 #include "kernels/plan_files.h"
 #include "kernels/plans.h"
@@ -147,6 +148,7 @@ enum { MAX_KNOB = CUDNN_KNOB_TYPE_COUNTS, MAX_PART = 128 + MAX_KNOB };
 struct dm_DnnPlan {
   Key key;
   bool used, refused;
+  bool captured; /* a graph of CUDA launches it: its parts live as long as the process */
   int n_part;
   Part part[MAX_PART];
   Part graph, run;
@@ -673,9 +675,14 @@ static bool plan_make(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build, const
 enum { ROWS = 256, PER_ROW = 4 };
 static Plan plans[ROWS][PER_ROW];
 
-/* Frees the plan's parts but remembers that the library refused. */
+/* Frees a plan's parts, unless a graph launches them later: those are left to it. */
+static void plan_drop(Plan *p) {
+  if (!p->captured) free_parts(p, 0);
+}
+
+/* Drops the plan but remembers that the library refused. */
 static void plan_refuse(Plan *p) {
-  free_parts(p, 0);
+  plan_drop(p);
   p->refused = true;
 }
 
@@ -690,7 +697,7 @@ static Plan *plan_of(const Key *key, cudnnHandle_t handle, dm_DnnBuildFn *build,
     return &row[i];
   }
   /* The row's oldest plan makes way. */
-  free_parts(&row[PER_ROW - 1], 0);
+  plan_drop(&row[PER_ROW - 1]);
   memmove(row + 1, row, (PER_ROW - 1) * sizeof *row);
   memset(row, 0, sizeof *row);
   row->key = *key;
@@ -707,6 +714,7 @@ static bool run(const Memory *m, Plan *p, cudnnHandle_t handle) {
   void *workspace = NULL;
   if (p->workspace > 0 && dm_cuda_scratch(p->workspace, &workspace) != DM_OK) return false;
   const bool ok = execute(m, p, handle, workspace);
+  p->captured |= ok && dm_graph_is_capturing();
   if (!ok) plan_refuse(p);
   dm_cuda_scratch_free(workspace, p->workspace);
   return ok;

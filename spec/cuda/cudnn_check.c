@@ -31,6 +31,7 @@
 #include "kernels/conv.h"
 #include "kernels/dnn.h"
 #include "kernels/fill.h"
+#include "kernels/graph.h"
 #include "kernels/library.h"
 #include "kernels/norm.h"
 #include "kernels/plans.h"
@@ -130,6 +131,7 @@ static dm_ThreadState thread_state;
 dm_ThreadState *dm_thread_state(void) { return &thread_state; }
 int dm_cuda_device(void) { return 0; }
 cudaStream_t dm_cuda_stream(void) { return NULL; }
+bool dm_graph_is_capturing(void) { return false; }
 void *dm_tensor_data(const dm_Tensor *t) { return t->storage->data; }
 
 static char scratch[16];

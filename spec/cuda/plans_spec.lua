@@ -58,6 +58,24 @@ describe("dm.cuda.plans", function()
     local n = dm.cuda.plans().cudnn
     print(n.state, n.reason, n.refusal)]]
 
+  both.it_counts("keeps a plan that a graph launches, however many come after it", function()
+    -- 256 rows of four plans: 2,500 more drop every plan that may be dropped
+    assert.equal("9.0\t4\n9.0\t4\n", printed("", [[
+      local o = {device = "cuda"}
+      local x, w = dm.ones({1, 1, 5, 4}, o), dm.ones({1, 1, 3, 3}, o)
+      local step = dm.cuda.graph(function(t) return dm.conv2d(t, w) end)
+      for _ = 1, 6 do step(x) end
+      local function show()
+        x:fill_(1)
+        local y = step(x)
+        print(y[1][1][1][1]:item(), y:numel() - 2)
+      end
+      show()
+      local line, one = dm.ones({1, 1, 2, 2500}, o), dm.ones({1, 1, 1, 1}, o)
+      for i = 1, 2500 do dm.conv2d(line:narrow(4, 1, i), one) end
+      show()]]))
+  end)
+
   both.it_counts("tells what became of a library, and why", function()
     assert.equal("true\t216.0\nopen\tnil\tnil\n", printed("", CONVOLVE))
     assert.equal("true\t216.0\noff\tDEMILUNE_CUDNN=0\tnil\n", printed("DEMILUNE_CUDNN=0",
