@@ -210,6 +210,20 @@ describe("dm.special", function()
     end
   end)
 
+  it("polynomials of degrees that no recurrence reaches end, too", function()
+    local x = dm.tensor{0.5, 2}
+    for _, n in ipairs{1e6, math.maxinteger, math.huge} do
+      local ok, text = pcall(dm.special.legendre_polynomial_p, x, n)
+      assert.is_false(ok)
+      assert.match("degree is [%dinf]+, wanted at most 100000", text)
+    end
+    assert.same({0, 0}, dm.special.legendre_polynomial_p(x, math.mininteger):totable())
+    assert.same({0, 3}, {table.unpack(
+      dm.special.chebyshev_polynomial_t(dm.zeros(0, 3), math.maxinteger).shape)})
+    local y = dm.special.legendre_polynomial_p(x, dm.tensor{0 / 0, 2})
+    assert.is_true(y[1]:isnan():item() and y[2]:item() == 5.5)
+  end)
+
   it("takes polygamma's n before x, and as a method's argument", function()
     local x = dm.tensor{0.5, 2}
     assert.same(dm.polygamma(1, x):totable(), x:polygamma(1):totable())

@@ -56,6 +56,18 @@ local TITLES = {
   legendre_polynomial_p = "Legendre's: 1, x, (3 x^2 - 1) / 2, ...",
 }
 
+local HIGHEST = 100000 -- a degree takes a step of the recurrence
+
+-- How far the recurrence has to go for degrees n and arguments x.
+local function last_degree(name, x, n)
+  if n:numel() == 0 or x:numel() == 0 then return 0 end
+  local highest = where(isnan(n), 0.0, n):max():item()
+  if highest > HIGHEST then
+    caller.raise("%s: the degree is %.0f, wanted at most %d", name, highest, HIGHEST)
+  end
+  return math.floor(math.max(highest, 0))
+end
+
 for name, of in pairs(POLYNOMIALS) do
   local doc = ("the polynomial of degree n, %s%s by its recurrence, A&S 22.7"):format(
     TITLES[(name:gsub("^shifted_", ""))], of[3] and ", taken at 2 x - 1;" or ";")
@@ -65,8 +77,7 @@ for name, of in pairs(POLYNOMIALS) do
     local t = of[3] and of[3](x) or x
     local q, p = core.ones_like(t), of[1](t)
     local y = where(n:eq(0), 1.0, where(n:eq(1), p, 0.0))
-    local highest = n:numel() > 0 and n:max():item() or 0
-    for k = 1, math.floor(highest) - 1 do
+    for k = 1, last_degree("special_" .. name, x, n) - 1 do
       q, p = p, of[2](k, t, p, q)
       y = where(n:eq(k + 1), p, y)
     end
