@@ -549,6 +549,20 @@ static dm_status by_library(dm_Call *call, dm_Conv c, dm_Tensor *weight, bool la
   return st;
 }
 
+/* The same by the kernels above, which write a weight's gradient in rows. */
+static dm_status by_own_kernel(dm_Conv c, dm_ConvKind kind, dm_Tensor *out) {
+  dm_Tensor *rows = NULL;
+  dm_Meta m = dm_meta_of(out);
+  if (kind != DM_CONV_WEIGHT || dm_tensor_is_contiguous(out)) return dm_cuda_conv(&c);
+  m.channels_last = false;
+  DM_TRY(dm_tensor_new_meta(&m, &rows));
+  set_operand(&c, DM_CONV_WEIGHT, rows, false);
+  dm_status st = dm_cuda_conv(&c);
+  if (st == DM_OK) st = dm_cuda_copy(out, rows);
+  dm_tensor_unref(&rows);
+  return st;
+}
+
 /* Runs one of the three convolutions: brings the inputs into the wanted layout, asks cuDNN,
    and otherwise uses the kernels above. */
 static dm_status convolve(dm_Call *call, dm_ConvKind kind, dm_ConvDims d) {
@@ -579,7 +593,7 @@ static dm_status convolve(dm_Call *call, dm_ConvKind kind, dm_ConvDims d) {
     st = by_library(call, c, kind == DM_CONV_WEIGHT ? out : own[1], last, &taken);
   }
   if (st == DM_OK && !taken) st = dm_plan_fallback(call->op->name);
-  if (st == DM_OK && !taken) st = dm_cuda_conv(&c);
+  if (st == DM_OK && !taken) st = by_own_kernel(c, kind, out);
   for (int i = 0; i < 2; i++) dm_tensor_unref(&own[i]);
   return st;
 }

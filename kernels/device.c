@@ -19,6 +19,7 @@
 #include "kernels/keep.h"
 #include "kernels/module.h"
 #include "kernels/nccl.h"
+#include "kernels/optim.h"
 #include "kernels/plans.h"
 
 enum { MAX_DEVICE = 64, LISTED = 5, SIDE_STREAMS = 32 };
@@ -595,6 +596,7 @@ static const dm_DeviceOps cuda_ops = {
     .copy = cuda_copy,
     .zero = cuda_zero,
     .copy_elements = cuda_copy_elements,
+    .widen_all = dm_cuda_widen_all,
     .synchronize = cuda_synchronize,
     .empty_cache = cuda_empty_cache,
     .allocated_bytes = cuda_allocated_bytes,

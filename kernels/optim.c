@@ -207,6 +207,32 @@ static dm_status cuda_step(const dm_Step *s, int64_t n, const dm_StepSlot *slots
   return table_close(&t, st);
 }
 
+/* ---- 16 bits to float32 ---- */
+
+/* Adds a tensor and its 16-bit form, which may lie channels last: it is read where it lies. */
+static dm_status add_widened(Table *t, int64_t index, dm_Tensor *out, dm_Tensor *in) {
+  const bool last = !dm_tensor_is_contiguous(in) && dm_tensor_is_channels_last(in);
+  dm_Tensor *const lane[2] = {out, last ? NULL : in};
+  dm_Item *item;
+  DM_TRY(add(t, index, 2, lane, 0, &item));
+  if (!last) return DM_OK;
+  item->lane[1] = dm_tensor_data(in);
+  item->dtype[1] = in->dtype;
+  item->channels = in->shape[1];
+  item->plane = in->shape[2] * in->shape[3];
+  return DM_OK;
+}
+
+dm_status dm_cuda_widen_all(const void *site, int64_t n, dm_Tensor *const *out,
+                            dm_Tensor *const *in) {
+  Table t;
+  DM_TRY(table_open(&t, n, 2));
+  dm_status st = DM_OK;
+  for (int64_t i = 0; i < n && st == DM_OK; i++) st = add_widened(&t, i + 1, out[i], in[i]);
+  WITH_LIST(st, &t, site_of(8, site, n), list, dm_widen_launch(&list));
+  return table_close(&t, st);
+}
+
 /* ---- gradient scaling ---- */
 
 /* GradScaler.unscale_ over n gradients. */

@@ -337,6 +337,41 @@ dm_status dm_step_launch(const dm_List *l, uint64_t site, const dm_Step *s,
   }
 }
 
+/* ---- 16 bits to float32 ---- */
+
+/* The place of element i of a tensor in rows, (outer, channels, plane), within its
+   channels-last form (outer, plane, channels). */
+static __device__ inline int64_t turned(const dm_Item &item, int64_t i) {
+  const int64_t line = i / item.plane, c = line % item.channels, at = i - line * item.plane;
+  return (line - c) * item.plane + at * item.channels + c;
+}
+
+/* Lane 0 = lane 1. Neighbouring threads of a tensor that is turned read `channels` elements
+   apart; the elements between are read by their neighbours, from the cache. */
+static __global__ void __launch_bounds__(DM_THREADS)
+    widen_kernel(const dm_Item *items, const dm_Chunk *chunks) {
+  const Part part(items, chunks[blockIdx.x]);
+  const dm_Item &item = part.item;
+  FOR_FOUR(part, i, m) {
+    float x[4], one[4];
+    if (item.plane == 0) {
+      load4<float>(item.dtype[1], item.lane[1], i, (int)m, item.wide, x);
+    } else {
+      for (int k = 0; k < 4; k++) {
+        const int64_t at = turned(item, k < m ? i + k : i);
+        load4<float>(item.dtype[1], item.lane[1], at, 1, false, one);
+        x[k] = one[0];
+      }
+    }
+    store4<float>(DM_F32, item.lane[0], i, (int)m, item.wide, x);
+  }
+}
+
+dm_status dm_widen_launch(const dm_List *l) {
+  return dm_launch(widen_kernel, (unsigned)l->n_f32, (unsigned)l->threads, 0, l->item,
+                   l->chunk);
+}
+
 /* ---- gradient scaling ---- */
 
 /* Divides gradients by the scale. bad (chunks) gets the number of elements of each chunk that

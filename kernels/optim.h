@@ -24,6 +24,7 @@ typedef struct dm_Item {
   float *step;                    /* the step counter, of methods that count */
   double *number[DM_MAX_NUMBERS]; /* of methods with numbers */
   int64_t numel;
+  int64_t channels, plane; /* of lane 1 where it lies channels last and lane 0 in rows; else 0 */
   int64_t counter; /* this tensor's first counter of the call's random numbers */
   int32_t chunk;   /* its first chunk */
   int32_t index;   /* in the caller's list, from 1 */
@@ -47,6 +48,10 @@ typedef struct dm_List {
   int32_t threads;              /* threads per block, as many as the largest tensor uses */
 } dm_List;
 
+/* dm_DeviceOps.widen_all. */
+dm_status dm_cuda_widen_all(const void *site, int64_t n, dm_Tensor *const *out,
+                            dm_Tensor *const *in);
+
 /* One optimizer step. site names the caller's options (keep.h); g, on the device, is the
    generator before the call's random numbers, or NULL. */
 dm_status dm_step_launch(const dm_List *l, uint64_t site, const dm_Step *s,
@@ -58,6 +63,8 @@ dm_status dm_unscale_launch(const dm_List *l, const float *scale, float *found_i
                             int64_t *where);
 dm_status dm_note_launch(int64_t *history, const float *found_inf, const int64_t *where,
                          const int64_t *updates);
+/* Lane 0, float32, = lane 1, 16 bits. */
+dm_status dm_widen_launch(const dm_List *l);
 /* found_inf: n pointers in an array on the device. */
 dm_status dm_scale_launch(float *scale, int32_t *tracker, int32_t *floored, int64_t *updates,
                           int64_t n, const float *const *found_inf, const dm_ScalePolicy *how);

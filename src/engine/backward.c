@@ -37,9 +37,12 @@ typedef struct Pass {
   int n_want;
   dm_Tensor *const *want;
   dm_Tensor **got;
-  uint32_t mark;       /* on nodes behind which a wanted tensor lies; mark + 1: on others */
-  bool strays;         /* a leaf that is not wanted lies behind a root */
-  dm_GradHomes *homes; /* that this pass, or one inside it, has written */
+  uint32_t mark;           /* on nodes behind which a wanted tensor lies; mark + 1: on others */
+  bool strays;             /* a leaf that is not wanted lies behind a root */
+  dm_GradHomes *homes;     /* that this pass, or one inside it, has written */
+  struct Waiting *waiting; /* gradients of leaves that wait to be widened */
+  int n_waiting, most_waiting;
+  int64_t waiting_bytes;
 } Pass;
 
 static atomic_uint next_mark = 2;
@@ -199,11 +202,105 @@ static dm_status after_turn(const Pass *p, dm_Node *n) {
   return p == outermost ? tell_homes(p, p->n > 0 ? p->heap[0]->seq : 0) : DM_OK;
 }
 
+/* ---- gradients that wait to be widened ---- */
+
+/* Under autocast most weights are leaves of float32 behind a cast to 16 bits, whose gradient is
+   a cast back. A device that widens many tensors by one piece of work (widen_all) gets these
+   together: at the end of the pass, when they hold MOST_BYTES, and before the host's code (a
+   hook, a gradient that it wrote) or another gradient of the same leaf may meet them. A GPU so
+   has one launch in place of one for each weight. */
+typedef struct Waiting {
+  dm_Tensor *leaf, *g;
+  bool scaled;
+} Waiting;
+
+static void drop_waiting(Pass *p) {
+  for (int i = 0; i < p->n_waiting; i++) {
+    dm_tensor_unref(&p->waiting[i].leaf);
+    dm_tensor_unref(&p->waiting[i].g);
+  }
+  p->n_waiting = 0;
+  p->waiting_bytes = 0;
+}
+
+/* out[i] becomes leaf i's gradient, or is added to one that came meanwhile. */
+static dm_status hand_out(const Waiting *w, dm_Tensor *wide) {
+  if (w->leaf->grad) DM_TRY(accumulate(&w->leaf->grad, wide, false, false));
+  else w->leaf->grad = dm_tensor_ref(wide);
+  if (w->scaled) w->leaf->grad->flags |= DM_T_SCALED;
+  return DM_OK;
+}
+
+/* Widens all that wait, which are on one device. */
+static dm_status widen_waiting(Pass *p) {
+  const int n = p->n_waiting;
+  if (n == 0) return DM_OK;
+  const dm_Device dev = p->waiting[0].leaf->device;
+  const dm_DeviceOps *ops = dm_device_ops(dev);
+  dm_status st = DM_OK;
+  dm_Tensor **wide = dm_alloc_zero(2 * n * (int64_t)sizeof *wide), **narrow = wide + n;
+  if (!wide) return dm_fail(DM_EMEM, "backward: out of memory");
+  for (int i = 0; i < n; i++) {
+    const dm_Tensor *leaf = p->waiting[i].leaf;
+    narrow[i] = p->waiting[i].g;
+    DM_GO(dm_tensor_new(DM_F32, leaf->ndim, leaf->shape, dev, &wide[i]));
+  }
+  DM_GO(ops->begin(dev));
+  DM_GO(ops->widen_all(p->waiting[0].leaf, n, wide, narrow));
+  DM_GO(ops->end(dev));
+  for (int i = 0; i < n; i++) DM_GO(hand_out(&p->waiting[i], wide[i]));
+done:
+  for (int i = 0; i < n; i++) dm_tensor_unref(&wide[i]);
+  dm_free(wide);
+  drop_waiting(p);
+  return st;
+}
+
+static bool is_waiting(const Pass *p, const dm_Tensor *leaf) {
+  for (int i = 0; i < p->n_waiting; i++)
+    if (p->waiting[i].leaf == leaf) return true;
+  return false;
+}
+
+/* May the gradient of n, a cast of a float32 leaf, wait? Only where nothing looks at it. */
+static bool may_wait(const Pass *p, const dm_Node *n) {
+  if (n->op != &dm_ops[DM_OP_cast] || p->want || p->flags & DM_CREATE_GRAPH) return false;
+  const dm_Tensor *leaf = n->in[0].leaf, *g = n->gy[0];
+  if (!leaf || leaf->dtype != DM_F32 || leaf->hooks || leaf->grad_home || leaf->grad)
+    return false;
+  if (dm_observed() || dm_thread_state()->anomaly.enabled || is_waiting(p, leaf)) return false;
+  return dm_is_low((dm_DType)g->dtype) && dm_same_shape(g, leaf) && g->numel > 0 &&
+         dm_device_eq(g->device, leaf->device) && dm_device_ops(g->device)->widen_all &&
+         (dm_tensor_is_contiguous(g) || dm_tensor_is_channels_last(g));
+}
+
+/* The gradient of n waits. */
+static dm_status let_wait(Pass *p, dm_Node *n) {
+  enum { MOST_BYTES = 64 << 20 };
+  dm_Tensor *leaf = n->in[0].leaf, *g = n->gy[0];
+  if (p->n_waiting > 0 && (!dm_device_eq(p->waiting[0].leaf->device, leaf->device) ||
+                           p->waiting_bytes > MOST_BYTES))
+    DM_TRY(widen_waiting(p));
+  if (p->n_waiting == p->most_waiting) {
+    const int most = p->most_waiting ? 2 * p->most_waiting : 64;
+    Waiting *w = dm_alloc((int64_t)sizeof *w * most);
+    if (!w) return dm_fail(DM_EMEM, "backward: out of memory");
+    if (p->n_waiting) memcpy(w, p->waiting, sizeof *w * (size_t)p->n_waiting);
+    dm_free(p->waiting);
+    p->waiting = w;
+    p->most_waiting = most;
+  }
+  p->waiting[p->n_waiting++] = (Waiting){dm_tensor_ref(leaf), dm_tensor_ref(g), p->scaled};
+  p->waiting_bytes += dm_tensor_bytes(g);
+  return DM_OK;
+}
+
 /* Adds g to leaf.grad (dm_backward) or to the wanted result (dm_grad). */
 static dm_status into_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
   dm_Tensor *mine = dm_tensor_ref(g);
   dm_status st = DM_OK;
   const bool create = p->flags & DM_CREATE_GRAPH;
+  if (leaf->hooks || is_waiting(p, leaf)) DM_GO(widen_waiting(p));
   if (leaf->hooks) DM_GO(run_hooks(leaf->hooks, 0, &mine));
   DM_GO(check_fit(leaf, "a new gradient", mine));
   if (p->want) {
@@ -511,7 +608,10 @@ static dm_status tell_where(const dm_Node *n, dm_status st) {
 static dm_status finish_gy(Pass *p, dm_Node *n) {
   for (int o = 0; o < n->n_out; o++) {
     if (!n->gy[o]) continue;
-    if (n->hooks) DM_TRY(run_hooks(n->hooks, o, &n->gy[o]));
+    if (n->hooks) {
+      DM_TRY(widen_waiting(p));
+      DM_TRY(run_hooks(n->hooks, o, &n->gy[o]));
+    }
     if (n->retain && n->retain[o] && !p->want) {
       dm_Tensor *t = n->retain[o];
       if (t->grad) DM_TRY(accumulate(&t->grad, n->gy[o], p->flags & DM_CREATE_GRAPH, false));
@@ -556,7 +656,13 @@ static dm_status take_turn(Pass *p, dm_Node *n) {
       goto done;
     }
     p->scaled |= n->scales;
-    st = node_gradients(p, n, need, gx);
+    if (may_wait(p, n)) {
+      st = let_wait(p, n);
+      need[0] = false;
+    } else {
+      if (!n->op) st = widen_waiting(p);
+      if (st == DM_OK) st = node_gradients(p, n, need, gx);
+    }
     const dm_Anomaly *a = &dm_thread_state()->anomaly;
     if (DM_UNLIKELY(a->enabled) && a->check_nan && st == DM_OK) st = check_nan(n, need, gx);
     for (int i = 0; i < n->n_in && st == DM_OK; i++)
@@ -678,7 +784,11 @@ static dm_status run_pass(Pass *p, int n, dm_Tensor *const *roots, dm_Tensor *co
     dm_node_unref(&node);
     if (st != DM_OK) goto done;
   }
+  st = widen_waiting(p);
 done:
+  drop_waiting(p);
+  dm_free(p->waiting);
+  p->waiting = NULL;
   while (p->n > 0) { /* after a failure: drop the gradients that wait */
     dm_Node *node = pop(p);
     for (int i = 0; i < node->n_out; i++) dm_tensor_unref(&node->gy[i]);

@@ -177,6 +177,8 @@ dm_status conv2d_dx_rule(dm_Call *c) {
 
 /* in: gy (N, O, P, Q), x (N, C, H, W); out: gw (O, C/G, R, S), with R and S from
    `size`. Without a batch dim the sum runs over one image. */
+/* In 16 bits, the gradient lies channels last where the images do, as cuDNN gives it:
+   autocast's cast to float32 brings it to the weight's layout anyway. */
 dm_status conv2d_dw_rule(dm_Call *c) {
   const dm_ConvAttr *a = &DM_ATTR(dm_ConvSizedAttr, c)->conv;
   DM_TRY(check_image(c, c->in[0], "gradient"));
@@ -189,7 +191,9 @@ dm_status conv2d_dw_rule(dm_Call *c) {
   c->out_meta[0] = (dm_Meta){.dtype = c->in[0]->dtype,
                              .ndim = 4,
                              .device = c->in[0]->device,
-                             .shape = {d.o, d.c / d.groups, d.r, d.s}};
+                             .shape = {d.o, d.c / d.groups, d.r, d.s},
+                             .channels_last = dm_is_low((dm_DType)c->in[0]->dtype) &&
+                                              dm_conv_is_last(c->in[0], &d)};
   return DM_OK;
 }
 
