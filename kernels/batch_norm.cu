@@ -163,6 +163,64 @@ static Channels channels_of(const dm_Tensor *x) {
   return dm_lies_last(x) ? last : rows;
 }
 
+/* ---- the running statistics ---- */
+
+/* A running statistic (C), of any float dtype and step; or none. */
+struct Running {
+  void *data;
+  int64_t step;
+  int dtype;
+
+  /* PyTorch's lerp, computed in R and rounded once. */
+  template <class R> __device__ void move(int64_t c, R share, R to) const {
+    if (!data) return;
+    const R v = dm_load<R>(dtype, data, c * step);
+    dm_store<R>(dtype, data, c * step,
+                share < R(0.5) && share > R(-0.5) ? v + share * (to - v)
+                                                  : to - (to - v) * (1 - share));
+  }
+};
+
+/* The running statistics, which are computed in R, move by `share` to the mean and to `unbias`
+   times the variance, taken from root = 1 / sqrt(variance + eps). Digits are lost for a
+   variance much smaller than eps, but such a variance does not matter beside eps. */
+template <class R, class C>
+static __global__ void __launch_bounds__(DM_THREADS)
+    track_kernel(const C *mean, const C *root, int64_t n, C eps, R share, C unbias,
+                 Running running_mean, Running running_var) {
+  for (int64_t c = dm_thread(); c < n; c += dm_threads()) {
+    const C from = C(1) / (root[c] * root[c]) - eps, var = from < 0 ? C(0) : from;
+    running_mean.move<R>(c, share, (R)mean[c]);
+    running_var.move<R>(c, share, (R)(var * unbias));
+  }
+}
+
+static Running running_of(const dm_Tensor *t) {
+  if (!t) return {NULL, 0, DM_F32};
+  return {dm_tensor_data(t), t->stride[0], t->dtype};
+}
+
+template <class R, class C> static dm_status track(const dm_Running *r) {
+  const int64_t n = r->root->numel;
+  return dm_launch((track_kernel<R, C>), dm_blocks(n), DM_THREADS, 0,
+                   (const C *)dm_tensor_data(r->batch_mean), (const C *)dm_tensor_data(r->root),
+                   n, (C)r->eps, (R)r->momentum, (C)r->unbias, running_of(r->mean),
+                   running_of(r->var));
+}
+
+extern "C" dm_status dm_cuda_move_running(const dm_Running *r) {
+  const bool wide =
+      (r->mean && r->mean->dtype == DM_F64) || (r->var && r->var->dtype == DM_F64);
+  if (r->root->dtype == DM_F64) return track<double, double>(r);
+  return wide ? track<double, float>(r) : track<float, float>(r);
+}
+
+/* v, variances, becomes 1 / sqrt(v + eps). */
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS) root_kernel(C *v, int64_t n, C eps) {
+  for (int64_t c = dm_thread(); c < n; c += dm_threads()) v[c] = C(1) / root(v[c] + eps);
+}
+
 /* ---- batch_norm by cuDNN, which wants float32 weights ---- */
 
 /* Whether cuDNN may be asked: float32 or 16 bits, with weights, of sizes that fit 31 bits. */
@@ -185,18 +243,9 @@ static dm_BatchNorm batch_norm_of(dm_Tensor *x, const dm_Tensor *y, const dm_Ten
   return b;
 }
 
-/* Turns v = 1 / sqrt(variance + eps), which cuDNN gives, into the variance. For a variance
-   much smaller than eps digits are lost, but such a variance does not matter beside eps. */
-static __global__ void variance_kernel(float *v, int64_t n, float eps) {
-  for (int64_t i = dm_thread(); i < n; i += dm_threads()) {
-    const float var = 1.0f / (v[i] * v[i]) - eps;
-    v[i] = var < 0 ? 0.0f : var;
-  }
-}
-
 /* batch_norm_train by cuDNN; x is dense in y's layout. *taken says whether it ran. */
 static dm_status train_by_library(dm_Call *c, dm_Tensor *x, bool *taken) {
-  dm_Tensor *own[2] = {NULL}, *var = c->out[2];
+  dm_Tensor *own[2] = {NULL};
   dm_BatchNorm b;
   dm_status st = DM_OK;
   *taken = false;
@@ -205,12 +254,9 @@ static dm_status train_by_library(dm_Call *c, dm_Tensor *x, bool *taken) {
   b = batch_norm_of(x, c->out[0], own[0]);
   b.bias = dm_tensor_data(own[1]);
   b.mean = dm_tensor_data(c->out[1]);
-  b.root = dm_tensor_data(var);
+  b.root = dm_tensor_data(c->out[2]);
   b.eps = DM_ATTR(dm_EpsAttr, c)->eps;
   *taken = dm_dnn_batch_norm(&b);
-  if (*taken)
-    st = dm_launch(variance_kernel, dm_blocks(var->numel), DM_THREADS, 0, (float *)b.root,
-                   var->numel, (float)b.eps);
 done:
   for (int i = 0; i < 2; i++) dm_tensor_unref(&own[i]);
   return st;
@@ -234,8 +280,8 @@ static dm_status backward_by_library(dm_Call *c, dm_Tensor *const *in, bool *tak
   return DM_OK;
 }
 
-/* in: x, weight (C) and bias (C) or none; out: y, the batch's mean (C) and biased variance
-   (C). */
+/* in: x, weight (C) and bias (C) or none; out: y, the batch's mean (C) and 1 / sqrt(biased
+   variance + eps) (C), as cuDNN gives it. */
 DM_CUDA_KERNEL(batch_norm_train_cuda) {
   dm_Tensor *own[3] = {NULL}, *y = c->out[0], *mean = c->out[1], *var = c->out[2];
   dm_Vector w, b;
@@ -259,6 +305,9 @@ DM_CUDA_KERNEL(batch_norm_train_cuda) {
         w, b, {reducer.mean, compute}, {reducer.var, compute}, (C)DM_ATTR(dm_EpsAttr, c)->eps};
     st = reduce_runs(reducer, ch);
     if (st == DM_OK) st = apply<C, T>(fn, own[0], NULL, y, ch);
+    if (st == DM_OK)
+      st = dm_launch(root_kernel<C>, dm_blocks(ch.channels), DM_THREADS, 0, reducer.var,
+                     ch.channels, fn.eps);
   });
 done:
   for (int i = 0; i < 3; i++) dm_tensor_unref(&own[i]);

@@ -8,6 +8,8 @@
 extern "C" {
 #endif
 
+#include "op/optim/optim.h"
+
 /* x (n, channels, height, width), gy and y are dense in rows or channels last; the others are
    dense float32 vectors (channels). root is 1 / sqrt(variance + eps). */
 typedef struct dm_BatchNorm {
@@ -25,6 +27,9 @@ typedef struct dm_BatchNorm {
    written then, our own kernels write again. */
 bool dm_dnn_batch_norm(const dm_BatchNorm *b);
 bool dm_dnn_batch_norm_backward(const dm_BatchNorm *b);
+
+/* dm_OptimOps.move_running (batch_norm.cu). */
+dm_status dm_cuda_move_running(const dm_Running *r);
 
 #ifdef __cplusplus
 }

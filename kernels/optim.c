@@ -13,6 +13,7 @@
 #include "kernels/graph.h"
 #include "kernels/keep.h"
 #include "kernels/module.h"
+#include "kernels/norm.h"
 
 enum { MOST_THREADS = 256 };
 
@@ -435,6 +436,7 @@ void dm_cuda_optim_open(void) {
       .total_norm = cuda_total_norm,
       .clip_norm = cuda_clip_norm,
       .clamp_all = cuda_clamp_all,
+      .move_running = dm_cuda_move_running,
   };
   dm_optim_register(DM_CUDA, &ops);
 }

@@ -2,6 +2,7 @@
    cannot read, and whose kernels are the CPU's. Host code that reads a device's bytes ends with
    a signal. The optimizers have only the float32 steps that a training step needs.
    spec/device_spec.lua builds this module. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,12 +134,20 @@ static void hide(Shown v) {
   if (v.s->data) v.s->data = far_of(v.s->data);
 }
 
+/* Outside the CPU batch_norm_train gives 1 / sqrt(var + eps), float32 here, in place of var. */
+static void to_roots(const dm_Call *c) {
+  float *v = (float *)c->out[2]->storage->data + c->out[2]->offset;
+  const double eps = ((const dm_EpsAttr *)c->attr)->eps;
+  for (int64_t k = 0; k < c->out[2]->numel; k++) v[k] = (float)(1 / sqrt((double)v[k] + eps));
+}
+
 static dm_status kernel(dm_Call *c) {
   Shown *v = calloc((size_t)(c->n_in + c->n_out), sizeof *v);
   if (!v) return fail(DM_EMEM, "fake: out of memory");
   for (int i = 0; i < c->n_in; i++) v[i] = show(c->in[i]);
   for (int i = 0; i < c->n_out; i++) v[c->n_in + i] = show(c->out[i]);
   const dm_status st = c->op->kernel(c);
+  if (c->op == &engine->ops[DM_OP_batch_norm_train]) to_roots(c);
   for (int i = c->n_in + c->n_out; i-- > 0;) hide(v[i]);
   free(v);
   return st;
@@ -230,7 +239,19 @@ static dm_status amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker,
   return DM_OK;
 }
 
-static const dm_OptimOps optim = {.step = step,
+static dm_status move_running(const dm_Running *r) {
+  const float *mean = first(r->batch_mean), *root = first(r->root);
+  for (int64_t c = 0; c < r->root->numel; c++) {
+    const double var = 1 / ((double)root[c] * (double)root[c]) - r->eps;
+    float *m = (float *)first(r->mean) + c, *v = (float *)first(r->var) + c;
+    *m += (float)(r->momentum * ((double)mean[c] - (double)*m));
+    *v += (float)(r->momentum * (r->unbias * var - (double)*v));
+  }
+  return DM_OK;
+}
+
+static const dm_OptimOps optim = {.move_running = move_running,
+                                  .step = step,
                                   .amp_unscale = amp_unscale,
                                   .amp_note = amp_note,
                                   .amp_update_scale = amp_update_scale};

@@ -128,6 +128,42 @@ describe("batch_norm on cuda", function()
     end
   end)
 
+  it("moves running statistics of any float dtype and step, one of them alone too", function()
+    for _, dtype in ipairs(both.floats) do
+      for _, running in ipairs(both.floats) do
+        for which = 1, 3 do
+          both.near(("%s, %s, %d"):format(dtype, running, which), function()
+            local mean, var = wave(running, 0, 6), wave(running, 3, 6)
+            local every = {mean:view(3, 2):select(2, 1), var:view(3, 2):select(2, 1)}
+            wave(dtype, 2, 4, 3, 5, 5):batch_norm(which ~= 2 and every[1] or nil,
+              which ~= 3 and every[2] or nil, {training = true, momentum = 0.3})
+            return dm.cat{mean, var}
+          end, TOLERANCE[running == "float64" and dtype ~= "float64" and "float32" or running])
+        end
+      end
+    end
+  end)
+
+  both.it_counts("takes two launches forward, with the running statistics, and one backward",
+    function()
+      both.on("cuda", function()
+        local norm, x = nn.BatchNorm2d(8), dm.randn(4, 8, 6, 6)
+        local function count(f)
+          local from = dm.cuda._count "work"
+          local y = f()
+          return dm.cuda._count "work" - from, y
+        end
+        norm(x)
+        local n, y = count(function()
+          return x:batch_norm(norm.running_mean, norm.running_var, norm.weight, norm.bias,
+            {training = true})
+        end)
+        assert.equal(2, n)
+        local g = dm.ones(y.shape)
+        assert.equal(1, (count(function() return dm.autograd.grad(y, norm.weight, {g}) end)))
+      end)
+    end)
+
   it("norms by given statistics", function()
     for _, dtype in ipairs(both.floats) do
       local wide = dtype == "float64" and "float64" or "float32"

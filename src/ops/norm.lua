@@ -108,7 +108,8 @@ op.kernel "batch_norm_train" {
   saves = "I0 I1 O1 O2",
   flags = "hidden layout",
   attr = "dm_EpsAttr",
-  doc = "batch_norm by the batch's own mean and variance, which it gives too",
+  doc = "batch_norm by the batch's own mean and variance, which it gives too: the variance on the "
+    .. "CPU, elsewhere 1 / sqrt(variance + eps)",
 }
 
 op.kernel "batch_norm_eval" {

@@ -28,6 +28,7 @@
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/norm/norm.h"
+#include "op/optim/optim.h"
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
 
@@ -269,9 +270,12 @@ static void rows_grad(dm_Grad *g, dm_RowNormBackwardAttr a) {
   }
   if (!x_call(g->x, DM_OP_row_norm_backward, &a, 3, in, out)) return;
   g->gx[0] = out[0];
-  for (int i = 1; i < 3; i++)
+  for (int i = 1; i < 3; i++) {
+    const dm_Meta *m = dm_in_meta(g, i);
+    /* a vector stays what it is: a leaf takes a gradient that is no view without a copy */
     if (g->need[i])
-      g->gx[i] = x_reshape(g->x, out[i], dm_in_meta(g, i)->ndim, dm_in_meta(g, i)->shape);
+      g->gx[i] = m->ndim == 1 ? out[i] : x_reshape(g->x, out[i], m->ndim, m->shape);
+  }
 }
 
 /* dweight and dbias come back as vectors and are reshaped to normalized_shape. */
@@ -304,23 +308,6 @@ static void track(dm_Tensor *running, double momentum, const dm_Tensor *batch, d
   running->storage->version++;
 }
 
-/* The same for both statistics on another device, as in-place lerp calls. Everything
-   that allocates comes before the first write. */
-static dm_status track_far(dm_X *x, dm_Tensor *const *running, double momentum,
-                           dm_Tensor *const *batch, double scale) {
-  dm_ThreadState *ts = dm_thread_state();
-  const bool grad = ts->grad;
-  ts->grad = false;
-  dm_Tensor *share = dm_x_number(x, momentum);
-  dm_Tensor *end[2] = {batch[0], running[1] ? x_scale(x, batch[1], scale) : NULL};
-  for (int i = 0; i < 2 && x->st == DM_OK; i++) {
-    dm_Tensor *in[3] = {running[i], end[i], share};
-    if (in[0]) x->st = dm_call_inplace(DM_OP_lerp, 3, in, NULL);
-  }
-  ts->grad = grad;
-  return x->st;
-}
-
 /* batch_norm in training. The running statistics are updated last, when nothing can
    fail any more, so that a call that failed can be repeated. running_var takes the
    unbiased variance, var * n / (n - 1), as in PyTorch. */
@@ -339,8 +326,10 @@ static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
   if (!x_call(x, DM_OP_batch_norm_train, &a->eps, 3, in, out)) return x->st;
   c->out[0] = out[0];
   if (n == 0) return DM_OK;
-  if (v->device.type != DM_CPU)
-    return track_far(x, c->in + 1, a->momentum, out + 1, n / (n - 1));
+  if (v->device.type != DM_CPU) {
+    const dm_Running r = {mean, var, out[1], out[2], a->momentum, a->eps, n / (n - 1)};
+    return mean || var ? dm_move_running(&r) : DM_OK;
+  }
   track(mean, a->momentum, out[1], 1);
   track(var, a->momentum, out[2], n / (n - 1));
   return DM_OK;
@@ -385,7 +374,7 @@ static void for_channels(const dm_Tensor *x, dm_RangeFn *fn, dm_ChannelJob *j) {
 }
 
 /* out: y, and mean and biased variance (C) in the compute type, which the gradient
-   uses. */
+   uses; outside the CPU 1 / sqrt(var + eps) in place of the variance. */
 dm_status batch_norm_train_rule(dm_Call *c) {
   return out_and_vectors(c, c->in[0], c->in[0]->shape[1]);
 }
@@ -533,7 +522,8 @@ void batch_norm_train_grad(dm_Grad *g) {
   const dm_Meta *m = dm_in_meta(g, 0);
   if (!g->gy[0]) return;
   if (!g->create_graph) {
-    channels_grad(g, g->out[1], invstd_of(g, g->out[2]), true);
+    const bool is_cpu = m->device.type == DM_CPU;
+    channels_grad(g, g->out[1], is_cpu ? invstd_of(g, g->out[2]) : g->out[2], true);
     return;
   }
   const dm_Ints dims = all_but_channel(m);

@@ -786,3 +786,15 @@ dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit) {
   const dm_Loops *l = dm_loops();
   return run_all(n, tensors, (Update){.f32 = l->f32.clamp, .f64 = l->f64.clamp, .how = &limit});
 }
+
+/* ---- running statistics ---- */
+
+dm_status dm_move_running(const dm_Running *r) {
+  const dm_OptimOps *ops;
+  const Check c = {"batch_norm", r->root};
+  DM_TRY(find_ops(&c, &ops));
+  const dm_status st = ops->move_running(r);
+  if (r->mean) r->mean->storage->version++;
+  if (r->var) r->var->storage->version++;
+  return far_done(&c, st);
+}

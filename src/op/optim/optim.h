@@ -101,6 +101,17 @@ static inline void dm_settle_copy(dm_Tensor *p, dm_status st) {
   p->low_dtype = 0;
 }
 
+/* batch_norm's running statistics (C), any float dtype and step, or NULL. They move by
+   `momentum` to the batch's mean and to `unbias` times its variance; both batch vectors are
+   dense, in the compute type, and root is 1 / sqrt(variance + eps). */
+typedef struct dm_Running {
+  dm_Tensor *mean, *var;
+  dm_Tensor *batch_mean, *root;
+  double momentum, eps, unbias;
+} dm_Running;
+/* Outside the CPU; raises the versions. */
+dm_status dm_move_running(const dm_Running *r);
+
 /* The functions above as a back end has them, for dm_optim_register (engine/backend.h): called
    with arguments that were checked (lists not empty, all tensors on one device of its). They
    wait for nothing: of *held they tell what they know. They raise the versions and clear
@@ -120,6 +131,7 @@ typedef struct dm_OptimOps {
   dm_status (*clip_norm)(int64_t n, dm_Tensor *const *tensors, double max_norm,
                          const dm_Tensor *total_norm);
   dm_status (*clamp_all)(int64_t n, dm_Tensor *const *tensors, double limit);
+  dm_status (*move_running)(const dm_Running *r);
 } dm_OptimOps;
 
 #endif
