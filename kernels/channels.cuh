@@ -187,9 +187,10 @@ static inline bool has_runs(const Channels &ch, int V) {
    rstd. mean and rstd are read `step` apart: one per channel (batch_norm), or, where per > 0,
    one per row of `per` channels (layer_norm, group_norm). */
 template <class C> struct Pair { C gw, gb; };
-template <class C, class T> struct GradSums {
+template <class C, class T, class G = T> struct GradSums {
   typedef Pair<C> State;
-  const T *gy, *x;
+  const G *gy;
+  const T *x;
   const C *mean, *rstd;
   int64_t step, groups, per;
   C *gw, *gb;
@@ -199,7 +200,7 @@ template <class C, class T> struct GradSums {
     const int64_t k = (per > 0 ? n * groups + at : at) * step;
     const C mu = mean[k], r = rstd[k];
     C g[V], v[V];
-    load_run<C, T, V>(gy, i, g);
+    load_run<C, G, V>(gy, i, g);
     load_run<C, T, V>(x, i, v);
     for (int e = 0; e < V; e++) {
       s.gw += g[e] * ((v[e] - mu) * r);
@@ -216,7 +217,7 @@ template <class C, class T> struct GradSums {
   }
   template <int V> __device__ void add_run(State *s, const Known<V> &known, int64_t i) const {
     C g[V], v[V];
-    load_run<C, T, V>(gy, i, g);
+    load_run<C, G, V>(gy, i, g);
     load_run<C, T, V>(x, i, v);
     for (int k = 0; k < V; k++) {
       s[k].gw += g[k] * ((v[k] - known.mu[k]) * known.r[k]);

@@ -339,7 +339,7 @@ dm_status dm_step_launch(const dm_List *l, uint64_t site, const dm_Step *s,
 
 /* ---- 16 bits to float32 ---- */
 
-/* The place of element i of a tensor in rows, (outer, channels, plane), within its
+/* The position of element i of a tensor in rows, (outer, channels, plane), within its
    channels-last form (outer, plane, channels). */
 static __device__ inline int64_t turned(const dm_Item &item, int64_t i) {
   const int64_t line = i / item.plane, c = line % item.channels, at = i - line * item.plane;

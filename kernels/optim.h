@@ -24,7 +24,8 @@ typedef struct dm_Item {
   float *step;                    /* the step counter, of methods that count */
   double *number[DM_MAX_NUMBERS]; /* of methods with numbers */
   int64_t numel;
-  int64_t channels, plane; /* of lane 1 where it lies channels last and lane 0 in rows; else 0 */
+  int64_t channels,
+      plane;       /* of lane 1 where it lies channels last and lane 0 in rows; else 0 */
   int64_t counter; /* this tensor's first counter of the call's random numbers */
   int32_t chunk;   /* its first chunk */
   int32_t index;   /* in the caller's list, from 1 */

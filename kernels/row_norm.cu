@@ -297,3 +297,184 @@ done:
   dm_tensor_unref(&gy);
   return st;
 }
+
+/* ---- add_layer_norm: a sum of float32 and its norm, in float32 or 16 bits (L) ---- */
+
+/* sum = x + delta and y = (sum - mean) rstd weight + bias, s.lanes threads per row. A thread
+   reads back the runs of the sum that it wrote. */
+template <class L, int V, int R>
+static __global__ void __launch_bounds__(DM_THREADS, 2)
+    add_rows_kernel(const float *x, const L *delta, float *sum, L *y, dm_Vector w, dm_Vector b,
+                    RowShape s, float eps) {
+  for (int64_t row = dm_thread() / s.lanes; row < s.n_rows; row += dm_threads() / s.lanes) {
+    const int64_t first = row * s.len;
+    float kept[R > 0 ? R : 1][V], mean, rstd;
+    each_run<R>(s.len / V, s.lanes, [&](int64_t j, int) {
+      float v[V], d[V];
+      load_run<float, float, V>(x + first, j * V, v);
+      load_run<float, L, V>(delta + first, j * V, d);
+      for (int i = 0; i < V; i++) v[i] += d[i];
+      store_run<float, float, V>(sum + first, j * V, v);
+    });
+    row_moments<float, float, V, R>(sum + first, s, eps, kept, &mean, &rstd);
+    each_run<R>(s.len / V, s.lanes, [&](int64_t j, int k) {
+      float scale[V], shift[V];
+      affine_run<float, L, V>(w, s, 0, j * V, 1.0f, scale);
+      affine_run<float, L, V>(b, s, 0, j * V, 0.0f, shift);
+      if (R == 0) load_run<float, float, V>(sum + first, j * V, kept[k]);
+      for (int i = 0; i < V; i++) kept[k][i] = (kept[k][i] - mean) * rstd * scale[i] + shift[i];
+      store_run<float, L, V>(y + first, j * V, kept[k]);
+    });
+  }
+}
+
+/* gx = gsum + rstd (gh - mean(gh) - xhat mean(gh xhat)), as rows_backward_kernel has it;
+   rounded to glow too, the gradient of a 16-bit delta. gsum and glow may be NULL. */
+template <class L, int V, int R>
+static __global__ void __launch_bounds__(DM_THREADS, 2)
+    add_rows_backward_kernel(const float *gsum, const L *gy, const float *sum, float *gx,
+                             L *glow, dm_Vector w, RowShape s, float eps, float *stats) {
+  for (int64_t row = dm_thread() / s.lanes; row < s.n_rows; row += dm_threads() / s.lanes) {
+    const int64_t first = row * s.len, n_run = s.len / V;
+    float kx[R > 0 ? R : 1][V], kg[R > 0 ? R : 1][V], mean, rstd, s1 = 0, s2 = 0;
+    row_moments<float, float, V, R>(sum + first, s, eps, kx, &mean, &rstd);
+    if ((threadIdx.x & (s.lanes - 1)) == 0) {
+      stats[2 * row] = mean;
+      stats[2 * row + 1] = rstd;
+    }
+    const auto read = [&](int64_t j, int k) {
+      float scale[V];
+      if (R == 0) load_run<float, float, V>(sum + first, j * V, kx[k]);
+      load_run<float, L, V>(gy + first, j * V, kg[k]);
+      affine_run<float, L, V>(w, s, 0, j * V, 1.0f, scale);
+      for (int i = 0; i < V; i++) {
+        kx[k][i] = (kx[k][i] - mean) * rstd;
+        kg[k][i] *= scale[i];
+      }
+    };
+    each_run<R>(n_run, s.lanes, [&](int64_t j, int k) {
+      read(j, k);
+      for (int i = 0; i < V; i++) {
+        s1 += kg[k][i];
+        s2 += kg[k][i] * kx[k][i];
+      }
+    });
+    s1 = lane_sum(s1, s.lanes) / (float)s.len;
+    s2 = lane_sum(s2, s.lanes) / (float)s.len;
+    each_run<R>(n_run, s.lanes, [&](int64_t j, int k) {
+      float more[V] = {};
+      if (R == 0) read(j, k);
+      if (gsum) load_run<float, float, V>(gsum + first, j * V, more);
+      for (int i = 0; i < V; i++) kg[k][i] = more[i] + rstd * (kg[k][i] - s1 - kx[k][i] * s2);
+      store_run<float, float, V>(gx + first, j * V, kg[k]);
+      if (glow) store_run<float, L, V>(glow + first, j * V, kg[k]);
+    });
+  }
+}
+
+/* The gradients of weight and bias, from the statistics of rows. */
+template <class L>
+static dm_status add_sums(dm_Call *c, const dm_Tensor *gy, const dm_Tensor *sum,
+                          const RowShape &s, const float *stats) {
+  const Channels ch = {s.n_rows, s.len, 1, 1, 0};
+  GradSums<float, float, L> sums = {};
+  sums.gy = (const L *)dm_tensor_data(gy);
+  sums.x = (const float *)dm_tensor_data(sum);
+  sums.mean = stats;
+  sums.rstd = stats + 1;
+  sums.step = 2;
+  sums.groups = 1;
+  sums.per = s.per;
+  sums.gw = (float *)dm_tensor_data(c->out[2]);
+  sums.gb = (float *)dm_tensor_data(c->out[3]);
+  return reduce_channels<GradSums<float, float, L>, 1>(sums, ch);
+}
+
+/* Whether rows may go in words of four elements: all of them aligned to 16 bytes, or NULL. */
+static bool add_packs(const RowShape &s, const dm_Vector &w, const dm_Vector &b,
+                      const dm_Tensor *const *t, int n) {
+  bool packs = s.len % 4 == 0 && affine_runs(w, s, 4) && affine_runs(b, s, 4);
+  for (int i = 0; i < n; i++) packs = packs && (!t[i] || runs_of(dm_tensor_data(t[i]), 16));
+  return packs;
+}
+
+template <class L> static L *data_of(const dm_Tensor *t) {
+  return t && t->numel > 0 ? (L *)dm_tensor_data(t) : NULL;
+}
+
+template <class L>
+static dm_status add_rows(dm_Call *c, dm_Tensor *const *own, const dm_Vector &w,
+                          const dm_Vector &b, RowShape s, float eps) {
+  typedef float T; /* of the rows that ROW_WAYS measures */
+  const dm_Tensor *const all[] = {own[0], own[1], c->out[0], c->out[1]};
+  const bool packs = add_packs(s, w, b, all, 4);
+  dm_status st = DM_OK;
+  ROW_WAYS(s, packs, {
+    st = dm_launch((add_rows_kernel<L, V, R>), dm_blocks(s.n_rows * s.lanes), DM_THREADS, 0,
+                   data_of<float>(own[0]), data_of<L>(own[1]), data_of<float>(c->out[0]),
+                   data_of<L>(c->out[1]), w, b, s, eps);
+  });
+  return st;
+}
+
+template <class L>
+static dm_status add_rows_backward(dm_Call *c, dm_Tensor *const *own, const dm_Vector &w,
+                                   RowShape s, float eps, float *stats) {
+  typedef float T;
+  const dm_Tensor *const all[] = {own[0], own[1], own[2], c->out[0], c->out[1]};
+  const bool packs = add_packs(s, w, w, all, c->out[1]->numel > 0 ? 5 : 4);
+  dm_status st = DM_OK;
+  ROW_WAYS(s, packs, {
+    st = dm_launch((add_rows_backward_kernel<L, V, R>), dm_blocks(s.n_rows * s.lanes),
+                   DM_THREADS, 0, data_of<float>(own[0]), data_of<L>(own[1]),
+                   data_of<float>(own[2]), data_of<float>(c->out[0]), data_of<L>(c->out[1]), w,
+                   s, eps, stats);
+  });
+  return st == DM_OK ? add_sums<L>(c, own[1], own[2], s, stats) : st;
+}
+
+/* in: x (float32), delta (float32 or 16 bits), weight, bias; out: the sum (float32), and its
+   norm in delta's dtype. There are elements. */
+DM_CUDA_KERNEL(add_norm_cuda) {
+  const dm_AddNormAttr *a = DM_ATTR(dm_AddNormAttr, c);
+  const dm_LayerNormAttr layer = {a->normalized_shape, a->eps};
+  const dm_Meta m = dm_meta_of(c->in[0]);
+  dm_Tensor *own[4] = {NULL};
+  dm_Vector w, b;
+  dm_status st = DM_OK;
+  for (int i = 0; i < 2; i++) DM_GO(dm_dense_new(c->in[i], &own[i]));
+  DM_GO(dm_vector_new(c->in[2], DM_F32, &own[2], &w));
+  DM_GO(dm_vector_new(c->in[3], DM_F32, &own[3], &b));
+  DM_FLOAT_TYPES(c->out[1]->dtype, {
+    if constexpr (sizeof(T) <= sizeof(float))
+      st = add_rows<T>(c, own, w, b, row_shape(c->out[0], dm_layer_rows(&m, &layer)),
+                       (float)a->eps);
+  });
+done:
+  for (int i = 0; i < 4; i++) dm_tensor_unref(&own[i]);
+  return st;
+}
+
+/* in: gsum or NULL, gy, sum, weight; out: gx, glow or nothing, gw, gb. */
+DM_CUDA_KERNEL(add_norm_backward_cuda) {
+  const dm_AddNormBackwardAttr *a = DM_ATTR(dm_AddNormBackwardAttr, c);
+  const int64_t n_rows = c->in[2]->numel / a->len, bytes = 2 * n_rows * (int64_t)sizeof(float);
+  const dm_RowNormBackwardAttr rows = {n_rows, 1, 1, a->eps};
+  dm_Tensor *own[4] = {NULL};
+  dm_Vector w;
+  void *stats = NULL;
+  dm_status st = DM_OK;
+  if (c->in[0]) DM_GO(dm_dense_cast(c->in[0], DM_F32, &own[0]));
+  for (int i = 1; i < 3; i++) DM_GO(dm_dense_new(c->in[i], &own[i]));
+  DM_GO(dm_vector_new(c->in[3], DM_F32, &own[3], &w));
+  DM_GO(dm_cuda_scratch(bytes, &stats));
+  DM_FLOAT_TYPES(c->in[1]->dtype, {
+    if constexpr (sizeof(T) <= sizeof(float))
+      st = add_rows_backward<T>(c, own, w, row_shape(own[2], rows), (float)a->eps,
+                                (float *)stats);
+  });
+done:
+  if (stats) dm_cuda_scratch_free(stats, bytes);
+  for (int i = 0; i < 4; i++) dm_tensor_unref(&own[i]);
+  return st;
+}

@@ -26,6 +26,7 @@ local EXCEPT = {
   linalg_multi_dot = "a chain of products, each of which is rounded",
   rnn_tanh_cell = GATES, rnn_relu_cell = GATES, lstm_cell = GATES, gru_cell = GATES,
   rnn_layer = GATES,
+  add_layer_norm = "the norm is that of the sum, which is rounded",
 }
 -- On a CUDA device, by its libraries and as PyTorch there.
 local BIAS = "the library's result is rounded before the bias is added"

@@ -714,6 +714,10 @@ samples.batch_norm = {
 samples.layer_norm = {
   {x(-1, 1, 3, 4), {4}, {weight = x(0.5, 1, 4), bias = x(-1, 1, 4)}}, {x(-1, 1, 2, 2, 3), {2, 3}},
 }
+samples.add_layer_norm = {
+  {x(-1, 1, 3, 4), x(-1, 1, 3, 4), {4}, {weight = x(0.5, 1, 4), bias = x(-1, 1, 4)}},
+  {x(-1, 1, 2, 2, 3), x(-1, 1, 2, 3), {2, 3}},
+}
 samples.group_norm = {{x(-1, 1, 2, 4, 3), 2, {weight = x(0.5, 1, 4), bias = x(-1, 1, 4)}}}
 samples.dropout = {{x(-1, 1, 2, 3), {p = 0}}, {x(-1, 1, 2, 3), {p = 0.5, training = false}}}
 samples.instance_norm = {

@@ -38,6 +38,11 @@ def norm():
     case("dropout", r(2, 3), fn=drop, p=0.5, training=False)
     case("dropout", r(0), fn=drop, p=0.5)
     case("dropout", r(), fn=drop, p=0.0)
+    both = lambda x, d, n, **k: (x + d, F.layer_norm(x + d, n, **k))
+    for d in FLOATS:
+        case("add_layer_norm", r(3, 8, dtype=d), r(3, 8, dtype=d), [8], fn=both,
+             weight=r(8, dtype=d), bias=r(8, dtype=d))
+    case("add_layer_norm", r(2, 3, 4), r(3, 4), [3, 4], fn=both, eps=0.1)
 
 
 @family("sum")

@@ -130,9 +130,9 @@ typedef struct dm_DeviceOps {
   /* The elements of `in` into `out`, both on one device, of one shape and dtype and of any
      strides; NULL for the CPU, whose copies are core/copy.c. */
   dm_status (*copy_elements)(dm_Tensor *out, dm_Tensor *in);
-  /* The elements of in[i], 16-bit floats in rows or channels last, into out[i], float32 in rows,
-     for n tensors by one piece of work; NULL: it cannot. site: an address that tells this list
-     from others, in each of its calls. */
+  /* The elements of in[i], 16-bit floats in rows or channels last, into out[i], float32 in
+     rows, for n tensors by one piece of work; NULL: it cannot. site: an address that tells this
+     list from others, in each of its calls. */
   dm_status (*widen_all)(const void *site, int64_t n, dm_Tensor *const *out,
                          dm_Tensor *const *in);
   /* waits for all work, and returns a failure of it */

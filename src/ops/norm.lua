@@ -62,6 +62,34 @@ op.kernel "group_norm" {
     .. "weight (C) plus bias; Wu & He 2018",
 }
 
+op.composed "add_layer_norm" {
+  tensors = "x, delta, weight?, bias?",
+  options = {"normalized_shape:sizes", "eps:num=1e-5"},
+  outputs = 2,
+  doc = "two tensors: x + delta, and layer_norm of that sum, which autocast gives in the region's "
+    .. "16 bits, rounded once as a cast would; a GPU does both by one kernel where x is float32",
+}
+
+op.kernel "add_norm" {
+  tensors = "x, delta, weight?, bias?",
+  options = {"normalized_shape:sizes", "eps:num", "dtype:dtype"},
+  outputs = 2,
+  cpu = false,
+  saves = "I2 O0",
+  flags = "hidden",
+  doc = "add_layer_norm of float32, with the norm in that dtype",
+}
+
+op.kernel "add_norm_backward" {
+  tensors = "gsum?, gy, sum, weight?",
+  options = {"len:int", "eps:num", "low:bool"},
+  outputs = 4,
+  cpu = false,
+  gradient = false,
+  flags = "hidden",
+  doc = "add_norm's gradients: x, where low is set delta in gy's dtype, weight, bias",
+}
+
 op.kernel "row_norm_backward" {
   tensors = "gy, x, weight?",
   options = {"outer:int", "groups:int", "inner:int", "eps:num"},

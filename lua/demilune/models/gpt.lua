@@ -7,6 +7,7 @@ local nn = require "demilune.nn"
 local options = require "demilune.options"
 local Cache = require "demilune.models.cache"
 local TiedLinear = require "demilune.models.tied"
+local blocks = require "demilune.models.blocks"
 local generate = require "demilune.models.generate"
 
 local gpt = {}
@@ -83,9 +84,17 @@ function Block:init(o)
   self.mlp = MLP(o)
 end
 
+-- As blocks.run wants it: x + delta goes in, and x + delta comes out.
+function Block:halves(x, delta, ...)
+  local h
+  x, h = blocks.add_norm(self.ln_1, x, delta)
+  x, h = blocks.add_norm(self.ln_2, x, self.attn(h, ...))
+  return x, self.mlp(h)
+end
+
 function Block:forward(x, ...)
-  x = x + self.attn(self.ln_1(x), ...)
-  return x + self.mlp(self.ln_2(x))
+  local sum, delta = self:halves(x, nil, ...)
+  return sum + delta
 end
 
 -- ---- the model ----
@@ -125,9 +134,10 @@ function Model:forward(ids, cache)
   local positions = core.arange(from + 1, from + T, {device = ids.device})
   local x = self.drop(self.wte(ids) + self.wpe(positions))
   local mask = cache and cache:mask(T, ids.device)
-  for i, block in ipairs(self.h) do x = block(x, cache, i, mask) end
+  local delta
+  x, delta = blocks.run(self.h, Block, x, function(i) return cache, i, mask end)
   if cache then cache.length = from + T end
-  return self.ln_f(x)
+  return (select(2, blocks.add_norm(self.ln_f, x, delta)))
 end
 
 --- GPT-2 with its head, which shares the embedding's weight: ids (B, T) -> scores of the

@@ -6,6 +6,7 @@ local caller = require "demilune.caller"
 local nn = require "demilune.nn"
 local options = require "demilune.options"
 local layers = require "demilune.vision.layers"
+local blocks = require "demilune.models.blocks"
 
 local vit = {}
 
@@ -35,11 +36,18 @@ function Block:init(o)
   end
 end
 
-function Block:forward(x)
-  local y = self.ln_1(x)
+-- As blocks.run wants it: x + delta goes in, and x + delta comes out.
+function Block:halves(x, delta)
+  local y
+  x, y = blocks.add_norm(self.ln_1, x, delta)
   y = self.self_attention(y, y, y, {need_weights = false})
-  x = x + self.dropout(y)
-  return x + self.mlp(self.ln_2(x))
+  x, y = blocks.add_norm(self.ln_2, x, self.dropout(y))
+  return x, self.mlp(y)
+end
+
+function Block:forward(x)
+  local sum, delta = self:halves(x)
+  return sum + delta
 end
 
 -- ---- the encoder ----
@@ -59,7 +67,16 @@ function Encoder:init(length, o)
 end
 
 function Encoder:forward(x)
-  return self.ln(self.layers(self.dropout(x + self.pos_embedding)))
+  x = self.dropout(x + self.pos_embedding)
+  local all = self.layers
+  if all.forward ~= nn.Sequential.forward or all:is_observed() then
+    return self.ln(all(x))
+  end
+  local delta
+  local list = {}
+  for _, layer in all:named_children() do list[#list + 1] = layer end
+  x, delta = blocks.run(list, Block, x)
+  return (select(2, blocks.add_norm(self.ln, x, delta)))
 end
 
 -- ---- VisionTransformer ----

@@ -288,6 +288,116 @@ void group_norm_grad(dm_Grad *g) {
   rows_grad(g, dm_group_rows(dm_in_meta(g, 0), DM_ATTR(dm_GroupNormAttr, g)));
 }
 
+/* ---- add_layer_norm ---- */
+
+/* The 16-bit dtype of the autocast region that t is in; or none. */
+static dm_DType region_dtype(const dm_Tensor *t) {
+  const dm_AutocastState *a = &dm_thread_state()->autocast;
+  const dm_Autocast *now = &a->now.autocast[t->device.type];
+  const bool on = !a->masked && now->enabled && dm_is_low((dm_DType)now->dtype);
+  return on ? (dm_DType)now->dtype : DM_NO_DTYPE;
+}
+
+/* Whether one kernel does it: float32 + float32 -> float32, or float32 + 16 bits -> the same 16
+   bits. */
+static bool adds_at_once(const dm_Tensor *x, const dm_Tensor *delta, dm_DType to) {
+  const dm_DType wanted = to == DM_NO_DTYPE ? DM_F32 : to;
+  return x->dtype == DM_F32 && delta->dtype == wanted && dm_same_shape(x, delta) &&
+         x->numel > 0 && dm_op_has_kernel(DM_OP_add_norm, x->device);
+}
+
+dm_status add_layer_norm_compose(dm_Call *c, dm_X *x) {
+  const dm_AddLayerNormAttr *a = DM_ATTR(dm_AddLayerNormAttr, c);
+  dm_Tensor *v = c->in[0], *delta = c->in[1], *out[2] = {NULL};
+  const dm_DType to = region_dtype(v);
+  if (adds_at_once(v, delta, to)) {
+    const dm_AddNormAttr attr = {a->normalized_shape, a->eps, to == DM_NO_DTYPE ? DM_F32 : to};
+    const int64_t n = dm_numel((int)a->normalized_shape.n, a->normalized_shape.v);
+    DM_TRY(dm_check_ends_in(c, v, &a->normalized_shape));
+    DM_TRY(dm_check_affine(c, "weight", c->in[2], n));
+    DM_TRY(dm_check_affine(c, "bias", c->in[3], n));
+    if (!x_call(x, DM_OP_add_norm, &attr, 4, c->in, out)) return x->st;
+  } else {
+    const dm_LayerNormAttr attr = {a->normalized_shape, a->eps};
+    out[0] = x_add(x, v, delta);
+    out[1] = dm_x(x, DM_OP_layer_norm, &attr, 3, out[0], c->in[2], c->in[3]);
+    if (x->st == DM_OK && to != DM_NO_DTYPE && out[1]->dtype == DM_F32)
+      out[1] = x_cast(x, out[1], to);
+  }
+  c->out[0] = out[0];
+  c->out[1] = out[1];
+  return x->st;
+}
+
+/* The sum is like x, the norm in the wanted dtype. */
+dm_status add_norm_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], DM_F32);
+  dm_out_like(c, 1, c->in[0], (dm_DType)DM_ATTR(dm_AddNormAttr, c)->dtype);
+  return DM_OK;
+}
+
+/* in: gsum, gy, sum, weight. Where delta is float32, its gradient is x's: output 1 is empty. */
+dm_status add_norm_backward_rule(dm_Call *c) {
+  const dm_AddNormBackwardAttr *a = DM_ATTR(dm_AddNormBackwardAttr, c);
+  const dm_Tensor *sum = c->in[2];
+  dm_out_like(c, 0, sum, DM_F32);
+  dm_out_like(c, 1, sum, (dm_DType)c->in[1]->dtype);
+  if (!a->low) {
+    c->out_meta[1].ndim = 1;
+    c->out_meta[1].shape[0] = 0;
+  }
+  for (int i = 2; i < 4; i++) {
+    dm_out_like(c, i, sum, DM_F32);
+    c->out_meta[i].ndim = 1;
+    c->out_meta[i].shape[0] = a->len;
+  }
+  return DM_OK;
+}
+
+/* The gradients as a composition, of the sum as rows (outer, len). */
+static void add_norm_grad_composed(dm_Grad *g, int64_t len) {
+  dm_X *x = g->x;
+  const dm_Meta *m = dm_in_meta(g, 0);
+  const int64_t rows[2] = {dm_numel(m->ndim, m->shape) / len, len}, one[2] = {1, len};
+  const dm_Ints along = {1, {1}}, down = {1, {0}};
+  dm_Tensor *gy = x_reshape(x, x_cast(x, g->gy[1], DM_F32), 2, rows), *gh = gy, *xhat;
+  if (g->in[2]) gh = x_mul(x, gy, x_reshape(x, x_cast(x, g->in[2], DM_F32), 2, one));
+  dm_Tensor *gx = x_norm_back(x, gh, x_reshape(x, g->out[0], 2, rows), along,
+                              DM_ATTR(dm_AddNormAttr, g)->eps, &xhat);
+  gx = x_reshape(x, gx, m->ndim, m->shape);
+  g->gx[0] = g->gx[1] = g->gy[0] ? x_add(x, g->gy[0], gx) : gx;
+  for (int i = 2; i < 4; i++)
+    if (g->need[i])
+      g->gx[i] = x_reshape(x, x_sum(x, i == 2 ? x_mul(x, gy, xhat) : gy, down, false),
+                           dm_in_meta(g, i)->ndim, dm_in_meta(g, i)->shape);
+}
+
+/* gsum and what comes through the norm are added by the kernel that makes the latter. */
+void add_norm_grad(dm_Grad *g) {
+  const dm_AddNormAttr *a = DM_ATTR(dm_AddNormAttr, g);
+  const int64_t len = dm_numel((int)a->normalized_shape.n, a->normalized_shape.v);
+  dm_Tensor *out[DM_MAX_OUT] = {NULL};
+  if (!g->gy[1]) {
+    g->gx[0] = g->gx[1] = g->gy[0];
+    return;
+  }
+  if (g->create_graph) {
+    add_norm_grad_composed(g, len);
+    return;
+  }
+  dm_Tensor *in[4] = {g->gy[0], g->gy[1], g->out[0], g->in[2]};
+  const bool low = dm_in_meta(g, 1)->dtype != DM_F32;
+  const dm_AddNormBackwardAttr attr = {len, a->eps, low};
+  if (!x_call(g->x, DM_OP_add_norm_backward, &attr, 4, in, out)) return;
+  g->gx[0] = out[0];
+  g->gx[1] = out[low];
+  for (int i = 2; i < 4; i++) {
+    const dm_Meta *m = dm_in_meta(g, i);
+    if (g->need[i])
+      g->gx[i] = m->ndim == 1 ? out[i] : x_reshape(g->x, out[i], m->ndim, m->shape);
+  }
+}
+
 /* ---- batch_norm ---- */
 
 /* running = (1 - momentum) running + momentum * scale * batch, on the CPU, for running

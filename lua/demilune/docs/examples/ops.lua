@@ -33,6 +33,11 @@ return {
     dm.add(dm.tensor{1, 2, 3}, 10)  --> {11, 12, 13}
     dm.tensor{1, 2} + dm.tensor{5, 6}  --> {6, 8}
     dm.add(dm.tensor{1, 2}, dm.tensor{5, 6}, {alpha = 2})  --> {11, 14}]],
+  add_layer_norm = [[
+    local x, delta = dm.tensor{{1.0, 3.0}}, dm.tensor{{0.0, 2.0}}
+    local sum, y = F.add_layer_norm(x, delta, {2})
+    sum  --> {{1, 5}}
+    y  --> {{-1, 1}}]],
   addbmm = [[
     local a, b = dm.ones(10, 2, 3), dm.ones(10, 3, 2)
     dm.addbmm(dm.zeros(2, 2), a, b)  --> {{30, 30}, {30, 30}}]],
