@@ -81,8 +81,9 @@ typedef struct Key {
   int64_t flip_a, flip_b; /* whether memory holds rows where the library expects columns */
   int64_t ld_a, ld_b, step_a, step_b, step_c;
   int64_t align_a, align_b, align_c, bias; /* bytes; bias 0: none */
-  int64_t activation, before, row_sums; /* before and row_sums: alignments in bytes, as bias */
-  int64_t tf32;                         /* of float32: operands may be rounded to TF32 */
+  /* before and the sums: alignments in bytes, as bias */
+  int64_t activation, before, row_sums, column_sums;
+  int64_t tf32; /* of float32: operands may be rounded to TF32 */
 } Key;
 
 /* Whether the library takes a rows x columns matrix with these steps as columns: contiguous
@@ -151,6 +152,14 @@ static bool key_of_row_sums(const dm_Product *p, Key *key) {
          key->row_sums >= BIAS_ALIGNED;
 }
 
+/* The same of our b, the library's A (BGRADA), which goes in as it lies. */
+static bool key_of_column_sums(const dm_Product *p, Key *key) {
+  if (!p->column_sums) return true;
+  key->column_sums = alignment(p->column_sums, NULL, 0, dm_dtype_size(p->a.dtype));
+  return p->n_batch == 0 && p->k > 1 && !key->flip_b && !p->bias && !p->activation &&
+         key->column_sums >= BIAS_ALIGNED;
+}
+
 /* Builds the key; false where the product is not for the library. */
 static bool key_of(const dm_Product *p, const Batches *b, Key *key) {
   const int64_t size = dm_dtype_size(p->a.dtype);
@@ -176,7 +185,8 @@ static bool key_of(const dm_Product *p, const Batches *b, Key *key) {
   key->align_b = alignment(p->b.data, p->b_step, p->n_batch, size);
   key->align_c = alignment(p->c, b->c_step, p->n_batch, size);
   if (p->bias) key->bias = alignment(p->bias, NULL, 0, size);
-  if (!key_of_activation(p, b, key) || !key_of_row_sums(p, key)) return false;
+  if (!key_of_activation(p, b, key) || !key_of_row_sums(p, key) || !key_of_column_sums(p, key))
+    return false;
   /* A bias must be aligned to BIAS_ALIGNED: the library cannot be told of less, and reads
      whole words. */
   return !p->bias || key->bias >= BIAS_ALIGNED;
@@ -245,9 +255,11 @@ static bool set_before(Plan *p, const void *before) {
 }
 
 /* The epilogue of the key. CUBLASLT_EPILOGUE_BIAS, _RELU_BIAS, _GELU_AUX_BIAS and so on are
-   combinations of bits, and DEFAULT stands for none. BGRADB is not combined with others. */
+   combinations of bits, and DEFAULT stands for none. BGRADA and BGRADB are not combined with
+   others. */
 static uint32_t epilogue_of(const Key *key) {
   if (key->row_sums) return CUBLASLT_EPILOGUE_BGRADB;
+  if (key->column_sums) return CUBLASLT_EPILOGUE_BGRADA;
   const uint32_t bias = key->bias ? CUBLASLT_EPILOGUE_BIAS : 0;
   const uint32_t gelu = key->before ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU;
   const uint32_t activation = key->activation == DM_RELU        ? CUBLASLT_EPILOGUE_RELU
@@ -279,6 +291,7 @@ static bool make_desc(Plan *p) {
 static bool set_pointers(Plan *p, const dm_Product *product) {
   return (!product->bias || set_bias(p, product->bias)) &&
          (!product->row_sums || set_bias(p, product->row_sums)) &&
+         (!product->column_sums || set_bias(p, product->column_sums)) &&
          (!product->before || set_before(p, product->before));
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/fill.h"
 #include "kernels/gemm.h"
 #include "kernels/plans.h"
+#include "op/strided.h"
 
 /* dm_product_reduce merges batch dims where strides allow it. */
 static dm_status by_own_kernel(const dm_Product *p) {
@@ -59,10 +60,28 @@ static dm_status multiply_activated(dm_Product *p, dm_Call *c) {
    input for the backward. */
 dm_status linear_cuda(dm_Call *c) { return dm_linear_by(multiply_activated, c, c->out[0]); }
 
-/* With BGRADB cuBLASLt may read gy a second time. That is cheap from the L2 cache; for a gy
-   that does not fit there, a kernel of our own sums the columns. */
+/* With BGRADA or BGRADB cuBLASLt may read gy a second time. That is cheap from the L2 cache;
+   for a gy that does not fit there, a kernel of our own sums the columns. */
 static bool lies_in_cache(const dm_Tensor *t) {
   return t->numel * dm_dtype_size((dm_DType)t->dtype) <= dm_cuda_cache();
+}
+
+/* gw (K, N) = a^T gy, and gb (N), the sum of gy's rows, which comes with the product. */
+dm_status addmm_backward_cuda(dm_Call *c) {
+  dm_Tensor *gy = c->in[0], *a = c->in[1], *gw = c->out[0], *gb = c->out[1];
+  const int64_t shape[2] = {a->shape[1], a->shape[0]}, step[2] = {a->stride[1], a->stride[0]};
+  const dm_Tensor turned = dm_view_of(a, 2, shape, step, a->offset);
+  dm_Product p;
+  dm_product_of(&p, &turned, gy, gw);
+  if (lies_in_cache(gy) && gw->numel > 0) {
+    bool done;
+    p.column_sums = dm_tensor_data(gb);
+    DM_TRY(dm_lt_multiply(&p, &done));
+    if (done) return DM_OK;
+    p.column_sums = NULL;
+  }
+  DM_TRY(dm_cuda_sum(gb, gy, 1));
+  return gw->numel > 0 ? multiply(&p) : DM_OK;
 }
 
 /* The gradients of linear: gw = gy^T x, and gb, the sum of gy's rows. Without an activation gb

@@ -431,6 +431,27 @@ describe("cuBLASLt", function()
     end
   end)
 
+  both.it_counts("sums the gradient of addmm's bias with the product", function()
+    local ADDMM = [[
+      local x, w, b = dm.randn(6, 8), dm.randn(8, 16), dm.randn(16)
+      local function run(device)
+        local t = {}
+        for i, v in ipairs{x, w, b} do t[i] = v:to(device):detach():requires_grad_() end
+        dm.addmm(t[3], t[1], t[2]):square():sum():backward()
+        return t
+      end
+      for _ = 1, 2 do
+        local want, got = run "cpu", run "cuda"
+        for i = 1, 3 do assert((got[i].grad:cpu() - want[i].grad):abs():max():item() < 1e-4) end
+      end
+    ]]
+    for environment, sums in pairs{[""] = 0, ["DEMILUNE_CUBLASLT=0"] = 2,
+        ["DEMILUNE_EMULATED_CUBLASLT_REFUSES=epilogue"] = 2} do
+      local n = both.counts(environment, ADDMM)
+      assert.equal(sums, n.dm_columns_kernel, environment)
+    end
+  end)
+
   both.it_counts("leaves an activation that it refuses to kernels of our own", function()
     local n = both.counts("DEMILUNE_EMULATED_CUBLASLT_REFUSES=epilogue", ACTIVATED)
     assert(n.cublasLtMatmul > 0)

@@ -132,6 +132,16 @@ op.kernel "linear_backward" {
   doc = "linear's gradients: weight, bias and, where there is an activation, what it got",
 }
 
+op.kernel "addmm_backward" {
+  tensors = "gy, mat1",
+  outputs = 2,
+  cpu = false,
+  gradient = false,
+  flags = "hidden",
+  doc = "addmm's gradients of mat2, and of an x that is a row: mat1's transpose times gy, and the "
+    .. "sum of gy's rows",
+}
+
 op.composed "trace" {
   tensors = "x",
   autocast = {cpu = "fp32"},

@@ -285,6 +285,16 @@ dm_status linear_backward_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* in: gy (R, N), mat1 (R, K); out: (K, N) and (N). */
+dm_status addmm_backward_rule(dm_Call *c) {
+  const dm_Tensor *gy = c->in[0];
+  for (int i = 0; i < 2; i++) dm_out_like(c, i, gy, (dm_DType)gy->dtype);
+  c->out_meta[0].shape[0] = c->in[1]->shape[1];
+  c->out_meta[1].ndim = 1;
+  c->out_meta[1].shape[0] = gy->shape[1];
+  return DM_OK;
+}
+
 /* ---- CPU kernels ---- */
 
 /* An output with K = 0 is a sum of nothing; gemm writes zeros. */
@@ -502,11 +512,31 @@ static dm_Tensor *scaled(dm_X *x, dm_Tensor *t, double s) {
   return s == 1 ? t : x_scale(x, t, s);
 }
 
+/* Whether one op of the device gives the gradients of a bias, c (N), and of b (K, N). */
+static bool is_bias_gradient(const dm_Grad *g) {
+  const dm_AddmmAttr *a = DM_ATTR(dm_AddmmAttr, g);
+  const dm_Meta *bias = dm_in_meta(g, 0);
+  const dm_Tensor *gy = g->gy[0];
+  return !g->create_graph && g->need[0] && g->need[2] && a->beta == 1 && a->alpha == 1 &&
+         gy->ndim == 2 && bias->ndim == 1 && bias->shape[0] == gy->shape[1] &&
+         bias->dtype == gy->dtype && dm_is_float((dm_DType)gy->dtype) &&
+         dm_op_has_kernel(DM_OP_addmm_backward, gy->device);
+}
+
 /* y = beta c + alpha a b: dc = beta gy, da = alpha gy b^T, db = alpha a^T gy. */
 void addmm_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_AddmmAttr *a = DM_ATTR(dm_AddmmAttr, g);
   dm_Tensor *gy = g->gy[0];
+  if (is_bias_gradient(g)) {
+    dm_Tensor *const in[] = {gy, g->in[1]};
+    dm_Tensor *out[DM_MAX_OUT] = {NULL};
+    if (!x_call(x, DM_OP_addmm_backward, NULL, 2, in, out)) return;
+    g->gx[0] = out[1];
+    g->gx[2] = out[0];
+    if (g->need[1]) g->gx[1] = x_matmul(x, gy, x_mt(x, g->in[2]));
+    return;
+  }
   if (g->need[0]) g->gx[0] = scaled(x, gy, a->beta);
   if (g->need[1]) g->gx[1] = scaled(x, x_matmul(x, gy, x_mt(x, g->in[2])), a->alpha);
   if (g->need[2]) g->gx[2] = scaled(x, x_matmul(x, x_mt(x, g->in[1]), gy), a->alpha);

@@ -18,9 +18,10 @@ static inline double dm_activation_param(dm_Activation a) { return a == DM_GELU_
 
 /* c (batch..., m, n) = activation(beta c + alpha a (batch..., m, k) b (batch..., k,
    n) + bias (n)). Where `before` is not NULL, the value before the activation is
-   stored there. Where row_sums (m) is not NULL, it receives the sum of each row of a
-   (one product only). c, bias, before and row_sums are contiguous; a and b have any
-   strides. Steps are in elements, and 0 where an operand is broadcast along the
+   stored there. Where row_sums (m) is not NULL, it receives the sum of each row of a,
+   and column_sums (n) that of each column of b (one product only, one of the two). c,
+   bias, before and the sums are contiguous; a and b have any strides. Steps are in
+   elements, and 0 where an operand is broadcast along the
    batch dim. */
 typedef struct dm_Product {
   int64_t m, n, k;
@@ -31,7 +32,7 @@ typedef struct dm_Product {
   const void *bias; /* contiguous, or NULL */
   dm_Activation activation;
   void *before;
-  void *row_sums;
+  void *row_sums, *column_sums;
   int n_batch;
   int64_t size[DM_MAX_DIM], a_step[DM_MAX_DIM], b_step[DM_MAX_DIM];
 } dm_Product;
@@ -72,7 +73,7 @@ static inline void dm_product_set(dm_Product *p, int64_t m, int64_t n, int64_t k
   p->bias = NULL;
   p->activation = DM_ACTIVATION_NONE;
   p->before = NULL;
-  p->row_sums = NULL;
+  p->row_sums = p->column_sums = NULL;
   p->n_batch = 0;
 }
 
