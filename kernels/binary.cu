@@ -7,61 +7,122 @@
 #include "kernels/own.cuh"
 #include "op/pointwise/binary.h"
 
-/* Each row becomes two functors: NAME_pair over a float type, and NAME_whole over int64. */
-#define U(x) ((uint64_t)(x))
-#define PAIR(NAME, RESULT, FLOAT_EXPR, INT_EXPR)            \
-  template <class C> struct NAME##_pair {                   \
-    C p, q;                                                 \
-    __device__ C operator()(const C *x) const {             \
-      const C a = x[0], b = x[1];                           \
-      (void)b;                                              \
-      return (C)(FLOAT_EXPR);                               \
-    }                                                       \
-  };                                                        \
-  struct NAME##_whole {                                     \
-    int64_t p;                                              \
-    __device__ int64_t operator()(const int64_t *x) const { \
-      const int64_t a = x[0], b = x[1];                     \
-      (void)b;                                              \
-      return (int64_t)(INT_EXPR);                           \
-    }                                                       \
-  };
+/* Each row becomes a functor over a float type, NAME_pair. Comparisons and logic share one for
+   the packed kernel (TRUTHS), and the strided kernel has one for many formulas (group_of). */
+enum { TRUTHS, OFTEN, SELDOM, ALONE };
+template <template <class> class Fn>
+static constexpr int group_of = dm_unpacked<Fn> ? SELDOM : OFTEN;
+#define GROUP_SAME(NAME)
+#define GROUP_FLOAT(NAME)
+#define GROUP_QUOTIENT(NAME)
+#define GROUP_BOOL(NAME) template <> constexpr int group_of<NAME##_pair> = TRUTHS;
+#define PAIR(NAME, RESULT, FLOAT_EXPR, INT_EXPR) \
+  template <class C> struct NAME##_pair {        \
+    C p, q;                                      \
+    __device__ C operator()(const C *x) const {  \
+      const C a = x[0], b = x[1];                \
+      (void)b;                                   \
+      return (C)(FLOAT_EXPR);                    \
+    }                                            \
+  };                                             \
+  GROUP_##RESULT(NAME)
 #define RARE(NAME) template <> constexpr bool dm_unpacked<NAME##_pair> = true;
 #include "base/pair.inc"
-#undef U
+#undef GROUP_SAME
+#undef GROUP_FLOAT
+#undef GROUP_QUOTIENT
+#undef GROUP_BOOL
+template <> constexpr int group_of<gamma_f64_slope_pair> = ALONE; /* has tables on the stack */
 
-/* A division of integers with a check: a divisor of 0 gives 0 and is noted as a fault, which
-   the host raises when it next waits for the device. */
-template <class Fn> struct Divide {
-  Fn fn;
-  dm_Fault *fault;
-  int op, base;
-  __device__ int64_t operator()(const int64_t *x) const {
-    if (x[1] != 0) return fn(x);
-    dm_device_fault(fault, DM_FAULT_ZERO, op, base, 0, 0, 0);
+/* The formulas of a group in one functor; `op` selects. */
+template <int group, class C> struct Pairs {
+  C p, q, op;
+  __device__ C operator()(const C *x) const {
+    switch ((int)op) {
+#define PAIR(NAME, ...)                                                           \
+  case DM_OP_##NAME:                                                              \
+    if constexpr (group_of<NAME##_pair> == group) return NAME##_pair<C>{p, q}(x); \
+    break;
+#include "base/pair.inc"
+    }
     return 0;
   }
 };
+template <class C> using Truths = Pairs<TRUTHS, C>;
+template <class C> using Often = Pairs<OFTEN, C>;
+template <class C> using Seldom = Pairs<SELDOM, C>;
 
-/* Launches an integer formula, unchecked or checked for a divisor of 0. */
-template <class Fn> static dm_status whole(dm_Call *c, Fn fn) {
-  return dm_strided<int64_t, 2>(c->out[0], c->in, fn);
-}
-template <class Fn> static dm_status divide(dm_Call *c, Fn fn) {
-  const Divide<Fn> checked = {fn, dm_cuda_faults(), (int)dm_op_id(c->op), c->base};
-  return dm_strided<int64_t, 2>(c->out[0], c->in, checked);
+/* Launches Fn, or the functor that it shares. */
+template <template <class> class Fn>
+static dm_status floats(dm_Tensor *out, dm_Tensor *const *in, dm_DType t, double p, int op) {
+  if constexpr (group_of<Fn> == TRUTHS)
+    return dm_pointwise_any<Truths, Truths, 2>(out, in, t, p, 0, op);
+  else if constexpr (group_of<Fn> == OFTEN)
+    return dm_pointwise_any<Fn, Often, 2>(out, in, t, p, 0, op);
+  else if constexpr (group_of<Fn> == SELDOM)
+    return dm_pointwise_any<Fn, Seldom, 2>(out, in, t, p, 0, op);
+  else return dm_pointwise_float<Fn, 2>(out, in, t, p, 0);
 }
 
-/* Chooses the integer formula. Rows whose result is always FLOAT have none here. */
+/* ---- integers ---- */
+
+/* All formulas of int64 in one functor, and the quotients in another. Those note a divisor of 0
+   as a fault, which the host raises when it next waits for the device, and give 0. Rows whose
+   result is always FLOAT have none. */
+#define U(x) ((uint64_t)(x))
+#define WHOLE(NAME, INT_EXPR) \
+  if ((int)op == DM_OP_##NAME) return (int64_t)(INT_EXPR);
+#define NONE(NAME, INT_EXPR)
+struct Whole {
+  int64_t p, op;
+  __device__ int64_t operator()(const int64_t *x) const {
+    const int64_t a = x[0], b = x[1];
+#define WHOLE_SAME WHOLE
+#define WHOLE_BOOL WHOLE
+#define WHOLE_QUOTIENT NONE
+#define WHOLE_FLOAT NONE
+#define PAIR(NAME, RESULT, FLOAT_EXPR, INT_EXPR) WHOLE_##RESULT(NAME, INT_EXPR)
+#include "base/pair.inc"
+    return 0;
+  }
+};
+#undef WHOLE_SAME
+#undef WHOLE_BOOL
+#undef WHOLE_QUOTIENT
+struct Divide {
+  int64_t op;
+  dm_Fault *fault;
+  int id, base;
+  __device__ int64_t operator()(const int64_t *x) const {
+    const int64_t a = x[0], b = x[1];
+    if (b == 0) return dm_device_fault(fault, DM_FAULT_ZERO, id, base, 0, 0, 0), 0;
+#define WHOLE_SAME NONE
+#define WHOLE_BOOL NONE
+#define WHOLE_QUOTIENT WHOLE
+#define PAIR(NAME, RESULT, FLOAT_EXPR, INT_EXPR) WHOLE_##RESULT(NAME, INT_EXPR)
+#include "base/pair.inc"
+    return 0;
+  }
+};
+#undef WHOLE_SAME
+#undef WHOLE_BOOL
+#undef WHOLE_QUOTIENT
+#undef WHOLE_FLOAT
+#undef WHOLE
+#undef NONE
+#undef U
+
+/* Launches the integer formula. */
 static dm_status integers(dm_Call *c, int pair, int64_t p) {
   switch (pair) {
 #define INTEGERS_SAME(NAME) \
   case DM_OP_##NAME:        \
-    return whole(c, NAME##_whole{p});
+    return dm_strided<int64_t, 2>(c->out[0], c->in, Whole{p, pair});
 #define INTEGERS_BOOL(NAME) INTEGERS_SAME(NAME)
-#define INTEGERS_QUOTIENT(NAME) \
-  case DM_OP_##NAME:            \
-    return divide(c, NAME##_whole{p});
+#define INTEGERS_QUOTIENT(NAME)    \
+  case DM_OP_##NAME:               \
+    return dm_strided<int64_t, 2>( \
+        c->out[0], c->in, Divide{pair, dm_cuda_faults(), (int)dm_op_id(c->op), c->base});
 #define INTEGERS_FLOAT(NAME)
 #define PAIR(NAME, RESULT, ...) INTEGERS_##RESULT(NAME)
 #include "base/pair.inc"
@@ -117,7 +178,7 @@ DM_CUDA_KERNEL(binary_cuda) {
   switch (pair) {
 #define PAIR(NAME, ...) \
   case DM_OP_##NAME:    \
-    return dm_pointwise_float<NAME##_pair, 2>(c->out[0], in, t, p, 0);
+    return floats<NAME##_pair>(c->out[0], in, t, p, DM_OP_##NAME);
 #include "base/pair.inc"
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
   }

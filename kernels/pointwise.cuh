@@ -12,7 +12,11 @@
    does likewise). All others take the strided kernel, one element per thread at a time, with
    dtypes known at run time. Both loop over the grid, so that any number of elements fits a
    launch. 16-bit floats compute in float32 and are rounded once. A host number is passed as a
-   constant of the launch. */
+   constant of the launch.
+
+   Few kernels build fast: the formats of 16 bits share one, which converts a pack at a time,
+   and so do the strided elements of many formulas, by a functor with a switch (`Any` below).
+   All threads of a launch go the same way in both. */
 #ifndef DM_POINTWISE_CUH
 #define DM_POINTWISE_CUH
 
@@ -49,44 +53,138 @@ static __device__ inline void dm_narrow_run(T *p, int m, const C *a) {
       if (i < m) p[i] = y.v[i];
 }
 
-/* Reads operand j's m elements of the pack that begins at `at`; step 0 repeats one element. */
-template <class C, class T, int N>
-static __device__ inline void dm_widen_pack(const dm_Inputs<C, N> &in, int j, int64_t at,
-                                            int64_t step, int m, C *a) {
-  const int V = dm_pack_size<T>();
-  const bool truth = in.dtype[j] == DM_BOOL;
-  if (in.data[j] && step != 0) {
-    if (truth) dm_widen_run<C, bool, V>((const bool *)in.data[j] + at, m, a);
-    else dm_widen_run<C, T, V>((const T *)in.data[j] + at, m, a);
+/* An element of any low float, in kernels that learn its dtype at run time. */
+struct dm_Low {
+  uint16_t bits;
+};
+#define ROW(X, E, S, ...) static_assert(sizeof(dm_##S) == sizeof(dm_Low), "another size");
+DM_LOW_DTYPES(ROW, )
+#undef ROW
+
+/* Converts a pack to float, and back. All loads of a pack come before, so that they wait for
+   memory together. */
+template <int V>
+static __device__ inline void dm_widen_all(int, const dm_Run<float, V> &x, float *a) {
+  for (int i = 0; i < V; i++) a[i] = x.v[i];
+}
+template <int V>
+static __device__ inline void dm_widen_all(int dtype, const dm_Run<dm_Low, V> &x, float *a) {
+  switch (dtype) {
+#define ROW(X, E, S, ...)                                             \
+  case DM_##E:                                                        \
+    for (int i = 0; i < V; i++) a[i] = dm_widen(dm_##S{x.v[i].bits}); \
     return;
+    DM_LOW_DTYPES(ROW, )
+#undef ROW
+  default: __builtin_unreachable();
   }
-  const C v = !in.data[j] ? in.constant[j]
-              : truth     ? dm_get<C, bool>(((const bool *)in.data[j])[at])
-                          : dm_get<C, T>(((const T *)in.data[j])[at]);
-  for (int i = 0; i < V; i++) a[i] = v;
+}
+template <int V>
+static __device__ inline void dm_narrow_all(int, const float *a, dm_Run<float, V> *x) {
+  for (int i = 0; i < V; i++) x->v[i] = a[i];
+}
+template <int V>
+static __device__ inline void dm_narrow_all(int dtype, const float *a, dm_Run<dm_Low, V> *x) {
+  switch (dtype) {
+#define ROW(X, E, S, ...)         \
+  case DM_##E:                    \
+    for (int i = 0; i < V; i++) { \
+      dm_##S one;                 \
+      dm_narrow(a[i], &one);      \
+      x->v[i].bits = one.bits;    \
+    }                             \
+    return;
+    DM_LOW_DTYPES(ROW, )
+#undef ROW
+  default: __builtin_unreachable();
+  }
 }
 
-/* The packed kernel: one pack per thread and step. The walk counts packs of V elements; n is
-   the number of elements, as the last pack may be short. */
-template <class Fn, class C, class T, int N>
+/* Reads m elements at p as they are, as one word when m fills the run. */
+template <class T, int V>
+static __device__ inline void dm_read_run(const T *p, int m, dm_Run<T, V> *x) {
+  if (m == V) *x = *(const dm_Run<T, V> *)p;
+  else
+    for (int i = 0; i < V; i++) x->v[i] = p[i < m ? i : 0];
+}
+
+/* The same for writing. */
+template <class T, int V>
+static __device__ inline void dm_write_run(T *p, int m, const dm_Run<T, V> &x) {
+  if (m == V) *(dm_Run<T, V> *)p = x;
+  else
+    for (int i = 0; i < V; i++)
+      if (i < m) p[i] = x.v[i];
+}
+
+/* The number 1 as an element of a dtype. */
+static __device__ inline void dm_unit(int, float *one) { *one = 1; }
+static __device__ inline void dm_unit(int dtype, dm_Low *one) {
+  switch (dtype) {
+#define ROW(X, E, S, ...) \
+  case DM_##E: one->bits = dm_f32_to_##S(1.0f); return;
+    DM_LOW_DTYPES(ROW, )
+#undef ROW
+  default: one->bits = 0;
+  }
+}
+
+/* Reads operand j's m elements of the pack that begins at `at`; step 0 repeats one element. A
+   bool is read as the dtype's 1 or 0. */
+template <class T, int N, int V>
+static __device__ inline void dm_read_pack(const dm_Inputs<float, N> &in, int j, int dtype,
+                                           int64_t at, int64_t step, int m, dm_Run<T, V> *x) {
+  if (!in.data[j]) return;
+  if (in.dtype[j] != DM_BOOL) {
+    const T *p = (const T *)in.data[j] + at;
+    if (step != 0) return dm_read_run<T, V>(p, m, x);
+    const T v = *p;
+    for (int i = 0; i < V; i++) x->v[i] = v;
+    return;
+  }
+  const bool *p = (const bool *)in.data[j] + at;
+  dm_Run<bool, V> truth;
+  if (step != 0) dm_read_run<bool, V>(p, m, &truth);
+  else
+    for (int i = 0; i < V; i++) truth.v[i] = *p;
+  T one;
+  dm_unit(dtype, &one);
+  for (int i = 0; i < V; i++) x->v[i] = truth.v[i] ? one : T{};
+}
+
+/* The packed kernel: one pack per thread and step. `dtype` is that of the operands that are no
+   bools; T is float or dm_Low. The walk counts packs of V elements; n is the number of
+   elements, as the last pack may be short. */
+template <class Fn, class T, int N>
 static __global__ void __launch_bounds__(DM_THREADS)
-    packed_kernel(Fn fn, void *out, int out_dtype, dm_Inputs<C, N> in, dm_Walk<N + 1> walk,
-                  int64_t n) {
+    packed_kernel(Fn fn, void *out, int out_dtype, int dtype, dm_Inputs<float, N> in,
+                  dm_Walk<N + 1> walk, int64_t n) {
   const int V = dm_pack_size<T>();
   for (int64_t k = dm_thread(); k < walk.numel; k += dm_threads()) {
     const int m = n - k * V < V ? (int)(n - k * V) : V;
     int64_t off[N + 1];
-    C a[N > 0 ? N : 1][V], y[V];
+    dm_Run<T, V> x[N > 0 ? N : 1] = {}, result;
+    float a[N > 0 ? N : 1][V], y[V];
     walk.at(k, off);
     for (int j = 0; j < N; j++)
-      dm_widen_pack<C, T, N>(in, j, off[j + 1], walk.stride[j + 1][walk.ndim - 1], m, a[j]);
-    for (int i = 0; i < V; i++) {
-      C x[N > 0 ? N : 1];
-      for (int j = 0; j < N; j++) x[j] = a[j][i];
-      y[i] = fn(x);
+      dm_read_pack<T, N, V>(in, j, dtype, off[j + 1], walk.stride[j + 1][walk.ndim - 1], m,
+                            &x[j]);
+    for (int j = 0; j < N; j++) {
+      if (in.data[j]) dm_widen_all<V>(dtype, x[j], a[j]);
+      else
+        for (int i = 0; i < V; i++) a[j][i] = in.constant[j];
     }
-    if (out_dtype == DM_BOOL) dm_narrow_run<C, bool, V>((bool *)out + off[0], m, y);
-    else dm_narrow_run<C, T, V>((T *)out + off[0], m, y);
+    for (int i = 0; i < V; i++) {
+      float one[N > 0 ? N : 1];
+      for (int j = 0; j < N; j++) one[j] = a[j][i];
+      y[i] = fn(one);
+    }
+    if (out_dtype == DM_BOOL) {
+      dm_narrow_run<float, bool, V>((bool *)out + off[0], m, y);
+    } else {
+      dm_narrow_all<V>(dtype, y, &result);
+      dm_write_run<T, V>((T *)out + off[0], m, result);
+    }
   }
 }
 
@@ -167,14 +265,17 @@ static bool dm_walk_packs(dm_Operands<C, N> *o, const dm_Tensor *out, int V) {
   return true;
 }
 
-/* Launches the packed kernel where the walk allows packs, else the strided one. */
-template <class C, class T, int N, class Fn>
-static dm_status dm_packed(dm_Tensor *out, dm_Tensor *const *in, Fn fn) {
+/* Launches the packed kernel where the walk allows packs, else the strided one, with a functor
+   of its own. */
+template <class T, int N, class Fn, class Any>
+static dm_status dm_packed(dm_Tensor *out, dm_Tensor *const *in, dm_DType dtype, Fn fn,
+                           Any any) {
   if (out->numel == 0) return DM_OK;
-  dm_Operands<C, N> o(out, in);
-  if (!dm_walk_packs<C, N>(&o, out, dm_pack_size<T>())) return dm_strided<C, N>(out, in, fn);
-  return dm_launch((packed_kernel<Fn, C, T, N>), dm_blocks(o.walk.numel), DM_THREADS, 0, fn,
-                   o.data[0], (int)out->dtype, o.in, o.walk, out->numel);
+  dm_Operands<float, N> o(out, in);
+  if (!dm_walk_packs<float, N>(&o, out, dm_pack_size<T>()))
+    return dm_strided<float, N>(out, in, any);
+  return dm_launch((packed_kernel<Fn, T, N>), dm_blocks(o.walk.numel), DM_THREADS, 0, fn,
+                   o.data[0], (int)out->dtype, (int)dtype, o.in, o.walk, out->numel);
 }
 
 /* The only float dtype among the operands on the device, bool ones aside; DM_BOOL where there
@@ -202,25 +303,32 @@ static inline bool dm_any_f64(const dm_Tensor *out, int n, dm_Tensor *const *in)
    arithmetic, and rare ones. RARE marks them among the formulas of base/. */
 template <template <class> class Fn> static constexpr bool dm_unpacked = false;
 
+/* The functor Fn with the numbers of another, which may be of its type. */
+template <class Fn, class Any> static Fn dm_functor(const Any &any) {
+  if constexpr (dm_same_type<Fn, Any>) return any;
+  else return Fn{any.p, any.q};
+}
+
 /* Launches the formula in float32 or float64, as the float dtype `compute` and the operands
-   ask. */
+   ask. Any is the functor of the strided kernel; it may have a third number. */
+template <template <class> class Fn, template <class> class Any, int N, class... Third>
+static dm_status dm_pointwise_any(dm_Tensor *out, dm_Tensor *const *in, dm_DType compute,
+                                  double p, double q, Third... r) {
+  const Any<float> f32 = {(float)p, (float)q, (float)r...};
+  if (compute == DM_F64 || dm_any_f64(out, N, in))
+    return dm_strided<double, N>(out, in, Any<double>{p, q, (double)r...});
+  if constexpr (!dm_unpacked<Fn>) {
+    const auto fn = dm_functor<Fn<float>>(f32);
+    const dm_DType dtype = dm_pack_dtype(out, N, in);
+    if (dm_is_low(dtype)) return dm_packed<dm_Low, N>(out, in, dtype, fn, f32);
+    if (dtype == DM_F32) return dm_packed<float, N>(out, in, dtype, fn, f32);
+  }
+  return dm_strided<float, N>(out, in, f32);
+}
 template <template <class> class Fn, int N>
 static dm_status dm_pointwise_float(dm_Tensor *out, dm_Tensor *const *in, dm_DType compute,
                                     double p, double q) {
-  const Fn<float> f32 = {(float)p, (float)q};
-  if (compute == DM_F64 || dm_any_f64(out, N, in))
-    return dm_strided<double, N>(out, in, Fn<double>{p, q});
-  if constexpr (!dm_unpacked<Fn>) {
-#define ROW(X, E, S, ...) \
-  case DM_##E: return dm_packed<float, dm_##S, N>(out, in, f32);
-    switch (dm_pack_dtype(out, N, in)) {
-      DM_LOW_DTYPES(ROW, )
-    case DM_F32: return dm_packed<float, float, N>(out, in, f32);
-    default: break;
-    }
-#undef ROW
-  }
-  return dm_strided<float, N>(out, in, f32);
+  return dm_pointwise_any<Fn, Fn, N>(out, in, compute, p, q);
 }
 
 #endif

@@ -3,8 +3,9 @@
 
    The text of scalar.inc is compiled twice, as functions over float (NAME_f32, NAME_b32) and
    over double; a functor picks by the compute type, in which 16-bit elements are float. The op
-   is a template argument of the kernel, so that no thread branches over ops. Predicates are the
-   exception: they are cheap, so one kernel holds all of them and branches. */
+   is a template argument of the packed kernel, so that no thread branches over ops. The strided
+   kernel holds many formulas and branches: those that are often called, or those that seldom
+   are, which take more registers. Predicates are cheap, and one kernel holds all of them. */
 #include "kernels/own.cuh"
 #include "kernels/pointwise.cuh"
 #include "kernels/reduce.cuh"
@@ -16,12 +17,24 @@
 #ifdef __GNUC__
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #endif
+/* Which formulas share a strided kernel. ALONE: none does. */
+enum { OFTEN, SELDOM, ALONE };
+template <template <class> class Fn>
+static constexpr int group_of = dm_unpacked<Fn> ? SELDOM : OFTEN;
+
 /* Marks formulas that are only compiled for the strided kernel; see dm_unpacked. */
 #define RARE(NAME)                                               \
   template <class C> struct NAME##_forward;                      \
   template <class C> struct NAME##_backward;                     \
   template <> constexpr bool dm_unpacked<NAME##_forward> = true; \
   template <> constexpr bool dm_unpacked<NAME##_backward> = true;
+/* Formulas that are long, or keep tables on the stack. */
+#define LONG(NAME)                                            \
+  template <class C> struct NAME##_forward;                   \
+  template <class C> struct NAME##_backward;                  \
+  template <> constexpr int group_of<NAME##_forward> = ALONE; \
+  template <> constexpr int group_of<NAME##_backward> = ALONE;
+#define SPECIAL(NAME) RARE(NAME) LONG(NAME)
 #define real float
 #define F(NAME) NAME##32
 #define sin dm_sin
@@ -67,28 +80,81 @@
 #include "unary.gen.def"
 #undef UNARY
 #undef FUNCTORS
+LONG(sin)
+LONG(cos)
+LONG(tan)
+LONG(sinc)
+#undef LONG
+
+/* The formulas of a group in one functor; `op` selects. */
+template <int group, class C> struct UnaryForward {
+  C p, q, op;
+  __device__ C operator()(const C *x) const {
+    switch ((int)op) {
+#define UNARY(NAME, SAVE)                                                         \
+  case DM_OP_##NAME:                                                              \
+    if constexpr (group_of<NAME##_forward> == group) return NAME##_v(x[0], p, q); \
+    break;
+#include "unary.gen.def"
+#undef UNARY
+    }
+    return 0;
+  }
+};
+template <int group, class C> struct UnaryBackward {
+  C p, q, op;
+  __device__ C operator()(const C *x) const {
+    switch ((int)op) {
+#define UNARY(NAME, SAVE)                                                                 \
+  case DM_OP_##NAME:                                                                      \
+    if constexpr (group_of<NAME##_backward> == group) return x[0] * NAME##_d(x[1], p, q); \
+    break;
+#include "unary.gen.def"
+#undef UNARY
+    }
+    return 0;
+  }
+};
+template <class C> using OftenForward = UnaryForward<OFTEN, C>;
+template <class C> using OftenBackward = UnaryBackward<OFTEN, C>;
+template <class C> using SeldomForward = UnaryForward<SELDOM, C>;
+template <class C> using SeldomBackward = UnaryBackward<SELDOM, C>;
+
+/* Launches Fn, of N operands: its own packed kernel, and the strided one of its group. */
+template <template <class> class Fn, template <class> class Often,
+          template <class> class Seldom, int N>
+static dm_status floats(dm_Tensor *out, dm_Tensor *const *in, double p, double q, int op) {
+  const dm_DType dtype = (dm_DType)out->dtype;
+  if constexpr (group_of<Fn> == OFTEN)
+    return dm_pointwise_any<Fn, Often, N>(out, in, dtype, p, q, op);
+  else if constexpr (group_of<Fn> == SELDOM)
+    return dm_pointwise_any<Fn, Seldom, N>(out, in, dtype, p, q, op);
+  else return dm_pointwise_float<Fn, N>(out, in, dtype, p, q);
+}
 
 /* ---- integers ---- */
 
-/* The formulas of integers, as functors over int64. */
+/* The formulas of integers in one functor over int64; p and q are hardtanh's bounds. */
 #define U(x) ((uint64_t)(x))
-#define INTEGER(NAME, EXPR)                                  \
-  struct NAME##_integer {                                    \
-    int64_t p, q;                                            \
-    __device__ int64_t operator()(const int64_t *in) const { \
-      const int64_t x = in[0];                               \
-      return (int64_t)(EXPR);                                \
-    }                                                        \
-  };
+struct Integer {
+  int64_t p, q, op;
+  __device__ int64_t operator()(const int64_t *in) const {
+    const int64_t x = in[0];
+#define INTEGER(NAME, EXPR) \
+  if ((int)op == DM_OP_##NAME) return (int64_t)(EXPR);
 #include "base/single.inc"
+    return x;
+  }
+};
 #undef U
 
-/* Launches an integer formula; p and q, hardtanh's bounds, are truncated. */
+/* Launches an integer formula; p and q are truncated. */
 static dm_status integers(dm_Call *c, double p, double q) {
-  switch (dm_op_id(c->op)) {
+  const Integer fn = {(int64_t)p, (int64_t)q, (int64_t)dm_op_id(c->op)};
+  switch (fn.op) {
 #define INTEGER(NAME, EXPR) \
   case DM_OP_##NAME:        \
-    return dm_strided<int64_t, 1>(c->out[0], c->in, NAME##_integer{(int64_t)p, (int64_t)q});
+    return dm_strided<int64_t, 1>(c->out[0], c->in, fn);
 #include "base/single.inc"
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
   }
@@ -102,9 +168,10 @@ DM_CUDA_KERNEL(unary_cuda) {
   dm_unary_params(c->op->signature, c->attr, pq);
   if (!dm_is_float(dtype)) return integers(c, pq[0], pq[1]);
   switch (dm_op_id(c->op)) {
-#define UNARY(NAME, SAVE) \
-  case DM_OP_##NAME:      \
-    return dm_pointwise_float<NAME##_forward, 1>(out, c->in, dtype, pq[0], pq[1]);
+#define UNARY(NAME, SAVE)                                                                   \
+  case DM_OP_##NAME:                                                                        \
+    return floats<NAME##_forward, OftenForward, SeldomForward, 1>(out, c->in, pq[0], pq[1], \
+                                                                  DM_OP_##NAME);
 #include "unary.gen.def"
 #undef UNARY
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
@@ -186,11 +253,11 @@ extern "C" dm_status dm_cuda_activate_backward(dm_Tensor *before, dm_Tensor *sum
 DM_CUDA_KERNEL(unary_backward_cuda) {
   const dm_UnaryBackwardAttr *a = DM_ATTR(dm_UnaryBackwardAttr, c);
   dm_Tensor *out = c->out[0];
-  const dm_DType dtype = (dm_DType)out->dtype;
   switch ((dm_OpId)a->op) {
-#define UNARY(NAME, SAVE) \
-  case DM_OP_##NAME:      \
-    return dm_pointwise_float<NAME##_backward, 2>(out, c->in, dtype, a->p, a->q);
+#define UNARY(NAME, SAVE)                                                                    \
+  case DM_OP_##NAME:                                                                         \
+    return floats<NAME##_backward, OftenBackward, SeldomBackward, 2>(out, c->in, a->p, a->q, \
+                                                                     DM_OP_##NAME);
 #include "unary.gen.def"
 #undef UNARY
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
