@@ -82,7 +82,11 @@ static __device__ inline void affine_run(const dm_Vector &w, const RowShape &s, 
                                          int64_t i, C otherwise, C *v) {
   if (!w.data) {
     for (int k = 0; k < V; k++) v[k] = otherwise;
-  } else if (s.inner > 1) {
+  } else if (s.inner == 1 && dm_dtype_is<T>(w.dtype)) {
+    load_run<C, T, V>((const T *)w.data, c0 + i, v);
+  } else if (s.inner == 1 && dm_dtype_is<C>(w.dtype)) {
+    load_run<C, C, V>((const C *)w.data, c0 + i, v);
+  } else {
     int64_t c = dm_quotient(i, s.inner), left = s.inner - (i - c * s.inner);
     C a = w.at(c0 + c, otherwise);
     for (int k = 0; k < V; k++, left--) {
@@ -92,12 +96,6 @@ static __device__ inline void affine_run(const dm_Vector &w, const RowShape &s, 
       }
       v[k] = a;
     }
-  } else if (dm_dtype_is<T>(w.dtype)) {
-    load_run<C, T, V>((const T *)w.data, c0 + i, v);
-  } else if (dm_dtype_is<C>(w.dtype)) {
-    load_run<C, C, V>((const C *)w.data, c0 + i, v);
-  } else {
-    for (int k = 0; k < V; k++) v[k] = w.at(c0 + i + k, otherwise);
   }
 }
 

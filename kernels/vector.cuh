@@ -19,13 +19,28 @@ DM_LOW_DTYPES(ROW, )
 template <> __device__ inline bool dm_dtype_is<float>(int dtype) { return dtype == DM_F32; }
 template <> __device__ inline bool dm_dtype_is<double>(int dtype) { return dtype == DM_F64; }
 
-/* A vector of n elements of a dtype known at run time, or none; at(i) reads element i. */
+/* dm_load of a float dtype: the code of few dtypes, as norms read many elements in a row. */
+template <class C>
+static __device__ inline C dm_load_float(int dtype, const void *p, int64_t i) {
+  switch (dtype) {
+#define ROW(X, E, S, ...) \
+  case DM_##E: return dm_get<C, dm_##S>(((const dm_##S *)p)[i]);
+    DM_LOW_DTYPES(ROW, )
+#undef ROW
+  case DM_F32: return dm_get<C, float>(((const float *)p)[i]);
+  default:
+    if constexpr (sizeof(C) == 8) return dm_get<C, double>(((const double *)p)[i]);
+    else return C(0);
+  }
+}
+
+/* A vector of n elements of a float dtype known at run time, or none; at(i) reads element i. */
 struct dm_Vector {
   const void *data; /* NULL: none */
   int dtype;
 
   template <class C> __device__ C at(int64_t i, C otherwise) const {
-    return data ? dm_load<C>(dtype, data, i) : otherwise;
+    return data ? dm_load_float<C>(dtype, data, i) : otherwise;
   }
 };
 
@@ -40,15 +55,17 @@ static inline dm_status dm_cast_new(dm_Tensor *t, dm_DType to, dm_Tensor **out) 
   return st;
 }
 
-/* Gives t's elements, dense, to a kernel that computes in `compute`; float64 is cast first if
-   that is float32. *own holds the memory, and the caller unrefs it. t may be NULL. */
+/* Gives t's elements, dense, to a kernel that computes in `compute`; integers are cast first,
+   and float64 if that is float32. *own holds the memory, and the caller unrefs it. t may be
+   NULL. */
 static inline dm_status dm_vector_new(dm_Tensor *t, dm_DType compute, dm_Tensor **own,
                                       dm_Vector *v) {
   v->data = NULL;
   v->dtype = compute;
   if (!t) return DM_OK;
   DM_TRY(dm_dense_new(t, own));
-  if ((*own)->dtype == DM_F64 && compute != DM_F64) {
+  const dm_DType dtype = (dm_DType)(*own)->dtype;
+  if (!dm_is_float(dtype) || (dtype == DM_F64 && compute != DM_F64)) {
     dm_Tensor *cast = NULL;
     DM_TRY(dm_cast_new(*own, compute, &cast));
     dm_tensor_unref(own);
