@@ -49,6 +49,7 @@ template <class C> struct Attention {
   int L, S, E, D;
   int ndim; /* batch dims */
   int64_t n_batch, size[DM_MAX_DIM];
+  int dtype; /* of `out` */
   bool causal;
   C scale, keep; /* the weights that dropout keeps are multiplied by keep */
   float p;
@@ -69,27 +70,28 @@ static __device__ inline int64_t offset_of(const Attention<C> &p, const Operand 
 }
 
 /* One matrix (n_row, n_column) of an operand as a tile loader sees it: reads outside give 0,
-   so that tiles at the edges need no code of their own. */
+   so that tiles at the edges need no code of their own. T is dm_Low for all of 16 bits. */
 template <class C, class T> struct Panel {
   const T *data;
   int64_t row, column;
-  int n_row, n_column;
+  int n_row, n_column, dtype;
   bool runs;
 
   __device__ Panel(const Attention<C> &p, const Operand &o, int64_t batch, int n, int m)
       : data((const T *)o.data + offset_of(p, o, batch)), row(o.row), column(o.column),
-        n_row(n), n_column(m), runs(o.runs) {}
-  /* Returns element (i, j) and its three neighbours to the right in the compute type. */
-  __device__ Quad<C> load(int i, int j) const {
-    Quad<C> quad;
+        n_row(n), n_column(m), dtype(o.dtype), runs(o.runs) {}
+  /* Reads element (i, j) and its three neighbours to the right. */
+  __device__ dm_Run<T, 4> read(int i, int j) const {
     const T *at = data + i * row + j * column;
-    if (runs && i < n_row && j + 4 <= n_column) {
-      const dm_Run<T, 4> run = *(const dm_Run<T, 4> *)at;
-      for (int n = 0; n < 4; n++) quad.v[n] = dm_get<C, T>(run.v[n]);
-    } else {
-      for (int n = 0; n < 4; n++)
-        quad.v[n] = i < n_row && j + n < n_column ? dm_get<C, T>(at[n * column]) : C(0);
-    }
+    if (runs && i < n_row && j + 4 <= n_column) return *(const dm_Run<T, 4> *)at;
+    dm_Run<T, 4> run;
+    for (int n = 0; n < 4; n++) run.v[n] = i < n_row && j + n < n_column ? at[n * column] : T{};
+    return run;
+  }
+  /* What was read, in the compute type. */
+  __device__ Quad<C> widen(const dm_Run<T, 4> &run) const {
+    Quad<C> quad;
+    dm_widen_all(dtype, run, quad.v);
     return quad;
   }
 };
@@ -118,7 +120,7 @@ template <class C, class M>
 static __device__ inline void load_rows(DM_SHARED_PTR(Quad<C>) tile, const M &m, int i, int j) {
   const int side = Square<C>::SIDE;
   for (int n = threadIdx.x; n < Square<C>::TILE * side; n += Square<C>::THREADS)
-    tile[slot<C>(n / side, n % side)] = m.load(i + n / side, j + n % side * 4);
+    tile[slot<C>(n / side, n % side)] = m.widen(m.read(i + n / side, j + n % side * 4));
 }
 
 /* Loads the same part with each column as a line, which transposes it: a thread reads four
@@ -127,8 +129,10 @@ template <class C, class M>
 static __device__ inline void load_columns(DM_SHARED_PTR(Quad<C>) tile, const M &m, int i,
                                            int j) {
   const int y = threadIdx.x / Square<C>::SIDE, x = threadIdx.x % Square<C>::SIDE;
+  decltype(m.read(0, 0)) run[4];
   Quad<C> row[4];
-  for (int n = 0; n < 4; n++) row[n] = m.load(i + y * 4 + n, j + x * 4);
+  for (int n = 0; n < 4; n++) run[n] = m.read(i + y * 4 + n, j + x * 4);
+  for (int n = 0; n < 4; n++) row[n] = m.widen(run[n]);
   for (int n = 0; n < 4; n++) {
     const Quad<C> column = {{row[0].v[n], row[1].v[n], row[2].v[n], row[3].v[n]}};
     tile[slot<C>(x * 4 + n, y)] = column;
@@ -361,6 +365,13 @@ template <class C> struct Softmax {
 
 enum Result { Y, GQ, GK, GV };
 
+/* Writes v as an element of dtype. */
+template <class C, class T> static __device__ inline void put(T *to, int dtype, C v) {
+  dm_Run<T, 1> run;
+  dm_narrow_all(dtype, &v, &run);
+  *to = run.v[0];
+}
+
 /* The kernel of all four results. blockIdx.x is a tile of rows and of columns, blockIdx.y a
    batch. A block computes TILE rows and WIDE * TILE columns of the result; the forward pass
    and the gradients have their own instance each. The launch bounds allow two blocks per
@@ -454,7 +465,7 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
         for (int c = 0; c < 4; c++) {
           const int column = column0 + w * TILE + x + c;
           const C sum_here = result == Y && total == 0 ? C(0) : sum[w][r][c] * scale;
-          if (column < n_column) dm_put((T *)p.out + row * n_column + column, sum_here);
+          if (column < n_column) put((T *)p.out + row * n_column + column, p.dtype, sum_here);
         }
       if (result == Y && column0 == 0 && x == 0)
         p.lse[row] = total == 0 ? (C)INFINITY : softmax.top[r] + dm_log(total);
@@ -539,18 +550,20 @@ static dm_status attention_of(dm_Call *c, dm_Tensor *const *qkv, const dm_Tensor
    float32, else with WIDE 2, so that two column tiles share one computation of the scores. */
 template <Result result, class T, class C>
 static dm_status launch(Attention<C> p, dm_Tensor *out) {
+  typedef typename dm_Stored<T>::type S;
   const int TILE = Square<C>::TILE;
   const int64_t n_column = out->shape[out->ndim - 1];
   const int64_t n_tile = dm_ceil_div(out->shape[out->ndim - 2], TILE);
   const unsigned n_batch = (unsigned)(p.n_batch < 65535 ? p.n_batch : 65535);
   if (n_batch == 0) return DM_OK;
   p.out = dm_tensor_data(out);
+  p.dtype = out->dtype;
   if constexpr (sizeof(C) == 4)
     if (n_column <= TILE)
-      return dm_launch((attention_kernel<C, T, result, 1>), dim3((unsigned)n_tile, n_batch),
+      return dm_launch((attention_kernel<C, S, result, 1>), dim3((unsigned)n_tile, n_batch),
                        Square<C>::THREADS, 0, p);
   const dim3 grid((unsigned)(n_tile * dm_ceil_div(n_column, 2 * TILE)), n_batch);
-  return dm_launch((attention_kernel<C, T, result, 2>), grid, Square<C>::THREADS, 0, p);
+  return dm_launch((attention_kernel<C, S, result, 2>), grid, Square<C>::THREADS, 0, p);
 }
 
 /* in: gy, q, k, v, y, lse, and maybe a mask and the generator. Each gradient has a launch of

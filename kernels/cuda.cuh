@@ -155,6 +155,62 @@ static __device__ inline void dm_move(int size, void *to, int64_t i, const void 
    size. */
 template <class T, int V> struct alignas(sizeof(T) * V) dm_Run { T v[V]; };
 
+/* ---- 16 bits of a format known at run time ---- */
+
+/* An element of any low float, in kernels that learn its dtype at run time. */
+struct dm_Low {
+  uint16_t bits;
+};
+#define ROW(X, E, S, ...) static_assert(sizeof(dm_##S) == sizeof(dm_Low), "another size");
+DM_LOW_DTYPES(ROW, )
+#undef ROW
+
+/* The type that such a kernel sees an element of type T as. */
+template <class T> struct dm_Stored { typedef T type; };
+#define ROW(X, E, S, ...) \
+  template <> struct dm_Stored<dm_##S> { typedef dm_Low type; };
+DM_LOW_DTYPES(ROW, )
+#undef ROW
+
+/* Converts V elements to the compute type, and back. A kernel loads all that it needs before it
+   converts, so that the loads wait for memory together. */
+template <class T, int V>
+static __device__ inline void dm_widen_all(int, const dm_Run<T, V> &x, T *a) {
+  for (int i = 0; i < V; i++) a[i] = x.v[i];
+}
+template <int V>
+static __device__ inline void dm_widen_all(int dtype, const dm_Run<dm_Low, V> &x, float *a) {
+  switch (dtype) {
+#define ROW(X, E, S, ...)                                             \
+  case DM_##E:                                                        \
+    for (int i = 0; i < V; i++) a[i] = dm_widen(dm_##S{x.v[i].bits}); \
+    return;
+    DM_LOW_DTYPES(ROW, )
+#undef ROW
+  default: __builtin_unreachable();
+  }
+}
+template <class T, int V>
+static __device__ inline void dm_narrow_all(int, const T *a, dm_Run<T, V> *x) {
+  for (int i = 0; i < V; i++) x->v[i] = a[i];
+}
+template <int V>
+static __device__ inline void dm_narrow_all(int dtype, const float *a, dm_Run<dm_Low, V> *x) {
+  switch (dtype) {
+#define ROW(X, E, S, ...)         \
+  case DM_##E:                    \
+    for (int i = 0; i < V; i++) { \
+      dm_##S one;                 \
+      dm_narrow(a[i], &one);      \
+      x->v[i].bits = one.bits;    \
+    }                             \
+    return;
+    DM_LOW_DTYPES(ROW, )
+#undef ROW
+  default: __builtin_unreachable();
+  }
+}
+
 /* ---- which types a kernel is made for ---- */
 
 /* Whether two types are one. */

@@ -53,53 +53,6 @@ static __device__ inline void dm_narrow_run(T *p, int m, const C *a) {
       if (i < m) p[i] = y.v[i];
 }
 
-/* An element of any low float, in kernels that learn its dtype at run time. */
-struct dm_Low {
-  uint16_t bits;
-};
-#define ROW(X, E, S, ...) static_assert(sizeof(dm_##S) == sizeof(dm_Low), "another size");
-DM_LOW_DTYPES(ROW, )
-#undef ROW
-
-/* Converts a pack to float, and back. All loads of a pack come before, so that they wait for
-   memory together. */
-template <int V>
-static __device__ inline void dm_widen_all(int, const dm_Run<float, V> &x, float *a) {
-  for (int i = 0; i < V; i++) a[i] = x.v[i];
-}
-template <int V>
-static __device__ inline void dm_widen_all(int dtype, const dm_Run<dm_Low, V> &x, float *a) {
-  switch (dtype) {
-#define ROW(X, E, S, ...)                                             \
-  case DM_##E:                                                        \
-    for (int i = 0; i < V; i++) a[i] = dm_widen(dm_##S{x.v[i].bits}); \
-    return;
-    DM_LOW_DTYPES(ROW, )
-#undef ROW
-  default: __builtin_unreachable();
-  }
-}
-template <int V>
-static __device__ inline void dm_narrow_all(int, const float *a, dm_Run<float, V> *x) {
-  for (int i = 0; i < V; i++) x->v[i] = a[i];
-}
-template <int V>
-static __device__ inline void dm_narrow_all(int dtype, const float *a, dm_Run<dm_Low, V> *x) {
-  switch (dtype) {
-#define ROW(X, E, S, ...)         \
-  case DM_##E:                    \
-    for (int i = 0; i < V; i++) { \
-      dm_##S one;                 \
-      dm_narrow(a[i], &one);      \
-      x->v[i].bits = one.bits;    \
-    }                             \
-    return;
-    DM_LOW_DTYPES(ROW, )
-#undef ROW
-  default: __builtin_unreachable();
-  }
-}
-
 /* Reads m elements at p as they are, as one word when m fills the run. */
 template <class T, int V>
 static __device__ inline void dm_read_run(const T *p, int m, dm_Run<T, V> *x) {
@@ -170,7 +123,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
       dm_read_pack<T, N, V>(in, j, dtype, off[j + 1], walk.stride[j + 1][walk.ndim - 1], m,
                             &x[j]);
     for (int j = 0; j < N; j++) {
-      if (in.data[j]) dm_widen_all<V>(dtype, x[j], a[j]);
+      if (in.data[j]) dm_widen_all(dtype, x[j], a[j]);
       else
         for (int i = 0; i < V; i++) a[j][i] = in.constant[j];
     }
@@ -182,7 +135,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     if (out_dtype == DM_BOOL) {
       dm_narrow_run<float, bool, V>((bool *)out + off[0], m, y);
     } else {
-      dm_narrow_all<V>(dtype, y, &result);
+      dm_narrow_all(dtype, y, &result);
       dm_write_run<T, V>((T *)out + off[0], m, result);
     }
   }
