@@ -299,7 +299,10 @@ describe("a checkpoint", function()
       assert.equal(before, dm.memory_allocated(DEVICE))
       return most
     end
+    local limit = dm.autograd.get_recompute_bytes()
+    dm.autograd.set_recompute_bytes(math.huge) -- the results of gelu would be left out, too
     local all = peak(function(fn, v) return fn(v) end)
+    dm.autograd.set_recompute_bytes(limit)
     local less = peak(checkpoint)
     assert.is_true(less < 0.45 * all, ("%d of %d"):format(less, all))
   end)

@@ -546,13 +546,16 @@ describe("quantised_sine:", function()
       local before = dm.memory_allocated()
       return (sine[what](o, ...).bytes - before) / (64 * 64 * 64 * 4)
     end
+    local limit = dm.autograd.get_recompute_bytes()
+    dm.autograd.set_recompute_bytes(2^18) -- in bfloat16 as at the usual size
     local full = peak("train", "float32", input, target)
     local half = peak("train", "bfloat16", input, target)
-    -- three pairs saved and two under way; the rest are weights and moments
-    assert.is_true(full > 8 and full < 8.45, full)
+    -- of three pairs one each is saved, and four are under way; the rest are weights and moments
+    assert.is_true(full > 7 and full < 7.45, full)
     assert.is_true(half < 0.53 * full, half)
     assert.is_true(peak("infer", "float32", input) < 2.35)
-    assert.is_true(peak("infer", "float32", input, true) > 12)
+    assert.is_true(peak("infer", "float32", input, true) > 8)
+    dm.autograd.set_recompute_bytes(limit)
   end)
 end)
 

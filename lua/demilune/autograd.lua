@@ -254,6 +254,77 @@ end
 autograd.is_anomaly_enabled = core.is_anomaly_enabled
 autograd.is_anomaly_check_nan_enabled = core.is_anomaly_check_nan_enabled
 
+-- ---- memory of the graph ----
+
+local Saved = {__name = "demilune.saved_memory"}
+Saved.__index = Saved
+
+local function mib(bytes) return ("%.2f"):format(bytes / 2^20) end
+
+--- The rows as a table of text, those with the most bytes first; what is 0 is left out.
+function Saved:__tostring()
+  local rows = {table.unpack(self)}
+  table.sort(rows, function(a, b)
+    if a.bytes ~= b.bytes then return a.bytes > b.bytes end
+    if a.bytes_recomputed ~= b.bytes_recomputed then
+      return a.bytes_recomputed > b.bytes_recomputed
+    end
+    return a.op .. "," .. a.operand .. a.dtype < b.op .. "," .. b.operand .. b.dtype
+  end)
+  local form = "%-24s %-12s %-9s %6s %10s %12s"
+  local lines = {form:format("saved by", "operand", "dtype", "number", "MiB", "recomputed")}
+  for _, r in ipairs(rows) do
+    if r.bytes + r.bytes_recomputed > 0 then
+      lines[#lines + 1] = form:format(r.op, r.operand, r.dtype, r.n + r.n_recomputed,
+        mib(r.bytes), r.bytes_recomputed > 0 and mib(r.bytes_recomputed) or "")
+    end
+  end
+  lines[#lines + 1] = form:format("all", "", "", "", mib(self.bytes), mib(self.bytes_recomputed))
+  return table.concat(lines, "\n")
+end
+
+local bind_saved = options.signature("autograd.saved_memory", "x: tensor")
+
+--- What the graph behind x keeps for the backward pass: a row {op =, operand =, dtype =, n =,
+--- bytes =, n_recomputed =, bytes_recomputed =, n_checkpointed =} for each op, operand and dtype,
+--- in the order of the forward pass, and the sums `bytes` and `bytes_recomputed`. Bytes of a
+--- storage that several ops saved count for the oldest one, those of parameters for none. What
+--- is recomputed (see set_recompute_bytes) or checkpointed takes no memory. print(...) shows a
+--- table, in MiB.
+function autograd.saved_memory(...)
+  local rows = core.saved_memory(bind_saved(...).x)
+  rows.bytes, rows.bytes_recomputed = 0, 0
+  for _, r in ipairs(rows) do
+    rows.bytes = rows.bytes + r.bytes
+    rows.bytes_recomputed = rows.bytes_recomputed + r.bytes_recomputed
+  end
+  return setmetatable(rows, Saved)
+end
+
+local bind_recompute = options.signature("autograd.set_recompute_bytes", "bytes: number")
+
+--- From how many bytes on the result of a cheap op (an activation, a norm, a cast, a copy, a
+--- product of elements) is not kept for the backward pass, but computed there again, with the
+--- same bits, from what the graph keeps anyway. 0: all such results; math.huge: none, as PyTorch
+--- does. 1 MiB at first; it holds for all states of the process.
+function autograd.set_recompute_bytes(...)
+  local bytes = bind_recompute(...).bytes
+  if bytes ~= bytes or bytes < 0 then
+    caller.raise("set_recompute_bytes: bytes is %s, wanted 0 or more", tostring(bytes))
+  end
+  core.recompute_bytes(bytes >= math.maxinteger and math.maxinteger
+    or math.tointeger(math.ceil(bytes)))
+end
+
+local bind_none = options.signature("autograd.get_recompute_bytes", "")
+
+--- What set_recompute_bytes has set; math.huge where nothing is recomputed.
+function autograd.get_recompute_bytes(...)
+  bind_none(...)
+  local bytes = core.recompute_bytes()
+  return bytes == math.maxinteger and math.huge or bytes
+end
+
 -- ---- gradcheck ----
 
 local CHECK = [[func: function, inputs: any, *, eps: number = 1e-6, atol: number = 1e-5,

@@ -11,7 +11,9 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "bind/bind.h"
+#include "engine/kept.h"
 #include "engine/policy.h"
+#include "engine/remake.h"
 
 /* The coroutine that runs backward, for the functions it calls back; NULL outside backward. A
    Lua error in one of them is kept in the registry and raised again at the end, with the part
@@ -734,7 +736,57 @@ static int is_anomaly_check_nan_enabled(lua_State *L) {
   return 1;
 }
 
+/* ---- memory of a graph ---- */
+
+static void set_count(lua_State *L, const char *name, int64_t n) {
+  lua_pushinteger(L, n);
+  lua_setfield(L, -2, name);
+}
+
+/* saved_memory(t) -> the rows of dm_kept as tables. The graph is counted twice: once for the
+   number of rows. A finalizer that Lua's memory calls may change it in between; then rows that
+   are new are left out. */
+static int saved_memory(lua_State *L) {
+  dm_enter(L);
+  int most = 0, n = 0;
+  DM_CHECK(L, dm_kept(dm_check_tensor(L, 1), 0, NULL, &most));
+  dm_KeptRow *rows = lua_newuserdatauv(L, sizeof *rows * (size_t)(most ? most : 1), 0);
+  (void)dm_enter(L);
+  DM_CHECK(L, dm_kept(dm_check_tensor(L, 1), most, rows, &n));
+  if (n > most) n = most;
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_createtable(L, 0, 8);
+    lua_pushstring(L, rows[i].op);
+    lua_setfield(L, -2, "op");
+    lua_pushstring(L, rows[i].operand);
+    lua_setfield(L, -2, "operand");
+    lua_pushstring(L, dm_dtype_name(rows[i].dtype));
+    lua_setfield(L, -2, "dtype");
+    set_count(L, "n", rows[i].n);
+    set_count(L, "bytes", rows[i].bytes);
+    set_count(L, "n_recomputed", rows[i].n_again);
+    set_count(L, "bytes_recomputed", rows[i].bytes_again);
+    set_count(L, "n_checkpointed", rows[i].n_checkpoint);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* recompute_bytes(n) sets, and recompute_bytes() gives, from how many bytes on the tape
+   computes a cheap result again instead of keeping it; math.maxinteger: none. */
+static int recompute_bytes(lua_State *L) {
+  if (lua_isnoneornil(L, 1)) {
+    lua_pushinteger(L, atomic_load(&dm_remake_bytes));
+    return 1;
+  }
+  atomic_store(&dm_remake_bytes, luaL_checkinteger(L, 1));
+  return 0;
+}
+
 const luaL_Reg dm_grad_functions[] = {
+    {"saved_memory", saved_memory},
+    {"recompute_bytes", recompute_bytes},
     {"autograd_grad", autograd_grad},
     {"other_leaves", other_leaves},
     {"custom_record", custom_record},

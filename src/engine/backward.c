@@ -25,6 +25,8 @@
 #include "base/error.h"
 #include "engine/call.h"
 #include "engine/observe.h"
+#include "engine/remake.h"
+#include "engine/rerun.h"
 #include "engine/tape.h"
 
 typedef struct Pass {
@@ -414,13 +416,16 @@ static dm_status unpack(dm_Node *n, const dm_Saved *s, bool create, dm_Tensor **
     *to = dm_tensor_ref(s->t);
     return DM_OK;
   }
-  dm_status st = dm_saved_get(s, n, to);
+  dm_status st = s->remade ? dm_rerun(dm_remake_maker(n, s), to) : dm_saved_get(s, n, to);
   if (st != DM_OK || !*to) return st;
   if (s->replay) DM_GO(check_remade(n, s, *to));
-  if (!create || (s->out < 0 && !s->replay)) return DM_OK;
+  if (!create || (s->out < 0 && !s->replay && !s->remade)) return DM_OK;
   if (!s->replay) { /* the node's own handle stays without history */
-    dm_tensor_unref(to);
-    DM_GO(dm_tensor_alias(s->t, to));
+    dm_Tensor *own = *to;
+    st = dm_tensor_alias(own, to);
+    if (st != DM_OK) *to = NULL;
+    dm_tensor_unref(&own);
+    DM_GO(st);
   }
   if (s->out >= 0) {
     set_history(*to, n, s->out);
@@ -671,6 +676,7 @@ static dm_status take_turn(Pass *p, dm_Node *n) {
   }
   if (st == DM_OK && !(p->flags & (DM_RETAIN_GRAPH | DM_CREATE_GRAPH)))
     dm_node_release_saved(n);
+  dm_tensor_unref(&n->again); /* those who rely on n have had their turns */
 done:
   if (need != need_local) dm_free(need);
   if (gx != gx_local) dm_free(gx);

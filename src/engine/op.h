@@ -44,7 +44,8 @@ enum {
   F_PLACED = 1024,    /* its rule names the outputs' device, whose kernel runs */
   F_LAYOUT = 2048,    /* outside the CPU its outputs lie channels last when an input does */
   F_WHOLE = 4096,     /* autocast, where it does not list the op, leaves its inner calls too */
-  F_WIDEN = 8192      /* 16 bits are widened to float32 for its composition, or its gradient */
+  F_WIDEN = 8192,     /* 16 bits are widened to float32 for its composition, or its gradient */
+  F_CHEAP = 16384     /* the tape may compute a large result again: see remake.h */
 };
 
 /* The kind of an option in a row, and its C type in the attribute struct. */

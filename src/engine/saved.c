@@ -212,11 +212,9 @@ dm_status dm_save(dm_Saved *s, dm_Tensor *t, uint32_t version, int from, int out
   return DM_OK;
 }
 
-bool dm_saved_drop(dm_Saved *s) {
-  const bool any = s->t || s->replay;
+void dm_saved_drop(dm_Saved *s) {
   if (s->t) dm_tensor_unref(&s->t);
   if (s->replay) dm_replay_unref(&s->replay);
-  return any;
 }
 
 /* "input 2 (weight) of linear", in buf. */

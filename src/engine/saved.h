@@ -15,13 +15,15 @@ typedef struct dm_Replay dm_Replay;
 
 /* A saved tensor, and its version when it was saved. Of an output an alias is saved: the
    tensor itself holds the node, which must not hold it. Inside a checkpoint only the number
-   is saved. The count gen tells whether a leaf's data were exchanged since: storage, shape,
-   strides and dtype of a handle change in no other way. */
+   is saved, and of a result that is cheap to compute again (remake.h) nothing. The count gen
+   tells whether a leaf's data were exchanged since: storage, shape, strides and dtype of a
+   handle change in no other way. */
 typedef struct dm_Saved {
   dm_Tensor *t;      /* owned */
   dm_Replay *replay; /* owned; makes the tensor again */
   uint32_t version, index, gen;
   int16_t from, out; /* which input or output of the node it is, or -1 */
+  bool remade;       /* to be computed again */
 } dm_Saved;
 
 /* Saves t, which is input `from` or output `out` of the node (-1: it is not). */
@@ -39,8 +41,8 @@ static inline bool dm_saved_is_same(const dm_Saved *s, const dm_Tensor *t) {
 }
 /* Fails for t, which is not as it was when it was saved as s. */
 dm_status dm_saved_refuse(const dm_Saved *s, const struct dm_Node *n, const dm_Tensor *t);
-/* Returns whether there was one. */
-bool dm_saved_drop(dm_Saved *s);
+/* Not for what is remade. */
+void dm_saved_drop(dm_Saved *s);
 
 /* Runs the checkpoint's function again, on leaves that require a gradient where the inputs
    did. The host switches recording on, and restores all other state of the first run. */

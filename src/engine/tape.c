@@ -19,6 +19,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/remake.h"
 
 static atomic_ullong next_seq = 1;
 
@@ -51,9 +52,7 @@ static _Thread_local bool draining;
 
 void dm_node_release_saved(dm_Node *n) {
   if (n->released) return;
-  for (int i = 0; i < n->n_saved; i++) n->released |= dm_saved_drop(&n->saved_in[i]);
-  for (int i = 0; n->saved_out && i < n->n_out; i++)
-    n->released |= dm_saved_drop(&n->saved_out[i]);
+  n->released = dm_remake_drop(n);
   if (!n->op && n->custom.drop) {
     n->released = true;
     n->custom.drop(n->custom.ctx);
@@ -69,6 +68,7 @@ static void node_free(dm_Node *n) {
     dm_tensor_unref(&n->in[i].leaf);
   }
   for (int i = 0; i < n->n_out; i++) dm_tensor_unref(&n->gy[i]);
+  dm_tensor_unref(&n->again);
   free_hooks(n->hooks);
   dm_cast_state_drop(&n->cast);
   dm_free(n->retain);
@@ -179,6 +179,7 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   n->attr = p + grads;
   for (int i = 0; i < n_in; i++) {
     n->in[i] = edge_of(in[i], n->seq);
+    if (in[i] && i < 8) n->given |= (uint8_t)(1 << i);
     if (in[i]) dm_meta_set(dm_meta(n->metas, i), in[i]);
     else memset(dm_meta(n->metas, i), 0, (size_t)dm_meta_bytes(n_dim));
   }
@@ -227,12 +228,21 @@ dm_status dm_record(const dm_Call *c, dm_Tensor *save_in) {
   for (int i = 0; i < c->n_in && i < 8 && n->saved_in; i++) {
     if (!dm_saves_input(op, i, c->n_in, c->in)) continue;
     dm_Tensor *t = i == 0 && save_in ? save_in : c->in[i];
+    if (t == c->in[i] && dm_remake_can(t)) {
+      dm_remake_save(n, &n->saved_in[i], i, -1);
+      continue;
+    }
     /* in place: tensors that share the output's bytes have changed already */
     const bool lost = inplace && t->storage == c->out[0]->storage;
     DM_GO(dm_save(&n->saved_in[i], t, t->storage->version - lost, i, -1));
   }
+  dm_remake_note(n, c->in, c->out[0]);
   for (int i = 0; i < c->n_out && n->saved_out; i++) {
     if (!(c->save >> (8 + i) & 1)) continue;
+    if (i == 0 && dm_remake_can_own(n, c->out[0])) {
+      dm_remake_save(n, &n->saved_out[0], -1, 0);
+      continue;
+    }
     DM_GO(dm_save(&n->saved_out[i], c->out[i], c->out[i]->storage->version, -1, i));
   }
   give_history(n, c->n_out, c->out);

@@ -18,6 +18,7 @@ op.binary "sub" {
 op.binary "mul" {
   tensors = "x#, other#",
   saves = "C0 C1",
+  flags = "cheap",
   doc = "x * other",
 }
 

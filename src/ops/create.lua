@@ -248,7 +248,7 @@ op.kernel "drop" {
   tensors = "x, counters?",
   options = {"p:num", "seed:int", "offset:int"},
   saves = "I1",
-  flags = "hidden layout",
+  flags = "hidden layout cheap",
   doc = "dropout with a mask given by seed and offset; by those that op counters gave, where given",
 }
 

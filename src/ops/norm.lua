@@ -48,16 +48,18 @@ op.kernel "softmax_backward" {
 op.kernel "layer_norm" {
   tensors = "x, weight?, bias?",
   options = {"normalized_shape:sizes", "eps:num=1e-5"},
-  saves = "I0 I1",
+  saves = "I0 I1 I2",
   autocast = {cuda = "fp32"},
+  flags = "cheap",
   doc = "(x - mean) / sqrt(var + eps) over the last dims, times weight plus bias; Ba et al. 2016",
 }
 
 op.kernel "group_norm" {
   tensors = "x, weight?, bias?",
   options = {"num_groups:int", "eps:num=1e-5"},
-  saves = "I0 I1",
+  saves = "I0 I1 I2",
   autocast = {cuda = "fp32"},
+  flags = "cheap",
   doc = "(x - mean) / sqrt(var + eps) over num_groups groups of the channels of (N,C,...), times "
     .. "weight (C) plus bias; Wu & He 2018",
 }
@@ -133,8 +135,8 @@ op.kernel "batch_norm_train" {
   tensors = "x, weight?, bias?",
   options = {"eps:num"},
   outputs = 3,
-  saves = "I0 I1 O1 O2",
-  flags = "hidden layout",
+  saves = "I0 I1 I2 O1 O2",
+  flags = "hidden layout cheap",
   attr = "dm_EpsAttr",
   doc = "batch_norm by the batch's own mean and variance, which it gives too: the variance on the "
     .. "CPU, elsewhere 1 / sqrt(variance + eps)",
@@ -143,8 +145,8 @@ op.kernel "batch_norm_train" {
 op.kernel "batch_norm_eval" {
   tensors = "x, weight?, bias?, mean, var",
   options = {"eps:num"},
-  saves = "I0 I1 I3 I4",
-  flags = "hidden layout",
+  saves = "I0 I1 I2 I3 I4",
+  flags = "hidden layout cheap",
   attr = "dm_EpsAttr",
   doc = "batch_norm by the given mean and variance",
 }

@@ -4,7 +4,7 @@ local op = ...
 op.kernel "cast" {
   tensors = "x",
   options = {"dtype:dtype"},
-  flags = "hidden pointwise layout",
+  flags = "hidden pointwise layout cheap",
   doc = "x in another dtype, rounded to nearest even",
 }
 
@@ -12,7 +12,7 @@ op.kernel "clone" {
   tensors = "x",
   cpu = "cast_cpu",
   cuda = "cast_cuda",
-  flags = "pointwise",
+  flags = "pointwise cheap",
   doc = "a dense copy",
 }
 

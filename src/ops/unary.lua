@@ -21,6 +21,7 @@ op.unary "square" {
   tensors = "x",
   saves = "I0",
   autocast = {cuda = "fp32"},
+  flags = "cheap",
   doc = "x * x",
 }
 
@@ -346,6 +347,7 @@ op.unary "special_entr" {
 op.unary "relu" {
   tensors = "x",
   saves = "O0",
+  flags = "cheap",
   doc = "max(x, 0)",
 }
 
@@ -353,6 +355,7 @@ op.unary "leaky_relu" {
   tensors = "x",
   options = {"negative_slope:num=0.01"},
   saves = "I0",
+  flags = "cheap",
   doc = "x above 0, negative_slope * x below",
 }
 
@@ -360,6 +363,7 @@ op.unary "elu" {
   tensors = "x",
   options = {"alpha:num=1"},
   saves = "I0",
+  flags = "cheap",
   doc = "x above 0, alpha * (exp(x) - 1) below; Clevert et al. 2015",
 }
 
@@ -367,12 +371,14 @@ op.unary "gelu" {
   tensors = "x",
   options = {"approximate:enum(none|tanh)=none"},
   saves = "I0",
+  flags = "cheap",
   doc = "x Phi(x); Hendrycks & Gimpel 2016",
 }
 
 op.unary "silu" {
   tensors = "x",
   saves = "I0",
+  flags = "cheap",
   doc = "x * sigmoid(x)",
 }
 
@@ -381,6 +387,7 @@ op.unary "softplus" {
   options = {"beta:num=1", "threshold:num=20"},
   saves = "I0",
   autocast = {cuda = "fp32"},
+  flags = "cheap",
   doc = "log(1 + exp(beta x)) / beta; x itself where beta x > threshold",
 }
 
@@ -389,30 +396,35 @@ op.unary "hardtanh" {
   options = {"min_val:num=-1", "max_val:num=1"},
   rule = "hardtanh_rule",
   saves = "I0",
+  flags = "cheap",
   doc = "x held between min_val and max_val",
 }
 
 op.unary "hardsigmoid" {
   tensors = "x",
   saves = "I0",
+  flags = "cheap",
   doc = "x / 6 + 1/2 held between 0 and 1",
 }
 
 op.unary "hardswish" {
   tensors = "x",
   saves = "I0",
+  flags = "cheap",
   doc = "x * hardsigmoid(x); Howard et al. 2019",
 }
 
 op.unary "mish" {
   tensors = "x",
   saves = "I0",
+  flags = "cheap",
   doc = "x * tanh(softplus(x)); Misra 2019",
 }
 
 op.unary "logsigmoid" {
   tensors = "x",
   saves = "I0",
+  flags = "cheap",
   doc = "logarithm of sigmoid(x), without its underflow",
 }
 

@@ -135,6 +135,8 @@ return {
     local fine, why = pcall(dm.autograd.detect_anomaly, step)
     fine  --> false
     print(why)   -- the line that called sqrt]],
+  ["autograd.get_recompute_bytes"] = [[
+    dm.autograd.get_recompute_bytes()  --> 1048576]],
   ["autograd.grad"] = [[
     local x = dm.tensor(3.0, {requires_grad = true})
     local slope = dm.autograd.grad(x ^ 2, x, {create_graph = true})
@@ -150,10 +152,18 @@ return {
     local f = dm.autograd.Function{forward = function(_, x) return x end, backward = print}
     dm.autograd.is_function(f)  --> true
     dm.autograd.is_function(print)  --> false]],
+  ["autograd.saved_memory"] = [[
+    local w, x = dm.randn(64, 64, {requires_grad = true}), dm.randn(128, 64)
+    local saved = dm.autograd.saved_memory(x:mm(w):sigmoid():sum())
+    saved.bytes  --> 65536
+    print(saved)   -- x, and sigmoid's result]],
   ["autograd.set_detect_anomaly"] = [[
     local scope = dm.autograd.set_detect_anomaly(true)
     dm.autograd.is_anomaly_enabled()  --> true
     scope:close()]],
+  ["autograd.set_recompute_bytes"] = [[
+    dm.autograd.set_recompute_bytes(math.huge)   -- keeps everything, as PyTorch does
+    dm.autograd.set_recompute_bytes(2^20)        -- as at first]],
   bfloat16 = [[
     dm.zeros(2, {dtype = dm.bfloat16}).dtype  --> "bfloat16"
     dm.finfo(dm.bfloat16).max  --> 3.3895e38]],

@@ -1,0 +1,49 @@
+/* Large results that the tape does not keep, because they are cheap to compute again.
+
+   A row with the flag F_CHEAP (activations, norms, casts, copies, products of elements) reads
+   tensors that its node keeps for its own gradient anyway. Where another node would save such
+   a result, from dm_remake_bytes bytes on, it saves nothing; when the backward pass comes to
+   it, the op of the maker, the node that the result came from, runs again (rerun.h) on what
+   was kept. The bits are those of the forward pass, and an input that was changed in place is
+   found by its version, as for any gradient. A change of the result itself is no error, since
+   nobody reads it again. The result may pass through views, casts and copies before it is
+   saved, which then run again, too. T. Chen et al. 2016 ("drop the results of low cost
+   operations"); llm.c recomputes GELU and layer norms in this way, PyTorch keeps all of them.
+
+   Invariants: a maker keeps its saved tensors while n_user > 0, also when its own turn in a
+   backward pass is over; in a pass the users come before their makers. */
+#ifndef DM_REMAKE_H
+#define DM_REMAKE_H
+
+#include "engine/node.h"
+#include "engine/saved.h"
+
+/* From how many bytes on a result is not kept; INT64_MAX: every result is. */
+extern atomic_llong dm_remake_bytes;
+
+/* At n's recording, before its outputs get it: notes whether n's op, run again on the same
+   inputs, gives its outputs, and how to tell whether output 0 has changed since. */
+void dm_remake_note(dm_Node *n, dm_Tensor *const *in, const dm_Tensor *out);
+/* Can t, which a node is about to save, be computed again from what older nodes keep? */
+bool dm_remake_can(const dm_Tensor *t);
+/* The same for output 0 of n, t, which n's own gradient reads. */
+bool dm_remake_can_own(const dm_Node *n, const dm_Tensor *t);
+/* Notes that n's input `from`, or its output `out`, is computed again (the other is -1). */
+void dm_remake_save(dm_Node *n, dm_Saved *s, int from, int out);
+/* The node whose output 0 is what n saved as s, which is to be computed again. */
+static inline dm_Node *dm_remake_maker(dm_Node *n, const dm_Saved *s) {
+  return s->from >= 0 ? n->in[s->from].node : n;
+}
+/* Does n keep that input, or a way to it? */
+static inline bool dm_remake_is_saved(const dm_Node *n, int i) {
+  return n->saved_in && (n->saved_in[i].t || n->saved_in[i].remade);
+}
+/* Does the node at the edge's end keep the tensor itself, as softmax keeps its result? */
+static inline bool dm_remake_end_keeps(const dm_Edge *e) {
+  const dm_Saved *s = e->node->saved_out;
+  return s && s[e->out].t;
+}
+/* Drops what n saved, or leaves that to the last node that needs it. Was there anything? */
+bool dm_remake_drop(dm_Node *n);
+
+#endif

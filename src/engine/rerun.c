@@ -1,0 +1,66 @@
+/* Ops that run again: see rerun.h. */
+#include "engine/rerun.h"
+
+#include "base/error.h"
+#include "engine/call.h"
+#include "engine/remake.h"
+
+/* Input i of n, as it was in the forward pass. */
+static dm_status get_input(dm_Node *n, int i, dm_Tensor **to) {
+  const dm_Edge *e = &n->in[i];
+  *to = NULL;
+  if (!(n->given >> i & 1)) return DM_OK;
+  if (n->saved_in && n->saved_in[i].t) return dm_saved_get(&n->saved_in[i], n, to);
+  if (!dm_remake_is_saved(n, i) && dm_remake_end_keeps(e))
+    return dm_saved_get(&e->node->saved_out[e->out], e->node, to);
+  return dm_rerun(e->node, to);
+}
+
+/* Runs n's op. Batch norm's moments are kept, so that they need not be summed again. */
+static dm_status run(dm_Node *n, dm_Tensor **in, dm_Tensor **out) {
+  int n_out = 0;
+  if (n->op != &dm_ops[DM_OP_batch_norm_train])
+    return dm_call_n((int)dm_op_id(n->op), n->n_in, in, n->attr, out, &n_out);
+  dm_Tensor *all[5] = {in[0], in[1], in[2]};
+  dm_status st = DM_OK;
+  for (int i = 1; i < 3 && st == DM_OK; i++)
+    st = dm_saved_get(&n->saved_out[i], n, &all[2 + i]);
+  if (st == DM_OK) st = dm_call(DM_OP_batch_norm_eval, 5, all, n->attr, out);
+  dm_tensor_unref(&all[3]);
+  dm_tensor_unref(&all[4]);
+  return st;
+}
+
+/* In the state of a forward pass that records nothing. */
+static dm_status run_in_state(dm_Node *n, dm_Tensor **in, dm_Tensor **out) {
+  dm_ThreadState *ts = dm_thread_state();
+  const bool grad = ts->grad;
+  const uint8_t base = ts->base;
+  ts->grad = false;
+  ts->base = n->base;
+  const dm_status st = run(n, in, out);
+  ts->grad = grad;
+  ts->base = base;
+  return st;
+}
+
+dm_status dm_rerun(dm_Node *n, dm_Tensor **to) {
+  dm_Tensor *in[DM_MAX_IN] = {NULL}, *out[DM_MAX_OUT] = {NULL};
+  dm_status st = DM_OK;
+  *to = NULL;
+  if (n->again) {
+    *to = dm_tensor_ref(n->again);
+    return DM_OK;
+  }
+  for (int i = 0; i < n->n_in; i++) DM_GO(get_input(n, i, &in[i]));
+  DM_GO(run_in_state(n, in, out));
+  *to = out[0];
+  out[0] = NULL;
+  /* views, casts and copies cost less than the memory */
+  const bool is_wanted = atomic_load(&n->n_user) > 1 && (n->saved_in || n->saved_out);
+  if (is_wanted) n->again = dm_tensor_ref(*to);
+done:
+  for (int i = 0; i < DM_MAX_IN; i++) dm_tensor_unref(&in[i]);
+  for (int i = 0; i < DM_MAX_OUT; i++) dm_tensor_unref(&out[i]);
+  return st;
+}
