@@ -2,6 +2,7 @@
 -- learn. scripts/golden/torchvision_models.py writes the expected values.
 
 local dm = require "demilune"
+local device = require "spec.device"
 local amp, models, nn = dm.amp, dm.models, dm.nn
 
 -- ---- names and shapes ----
@@ -311,5 +312,67 @@ describe("unet", function()
       optimizer:step()
     end
     assert.is_true(loss:item() < 0.2, loss:item())
+  end)
+end)
+
+describe("a transformer's forward pass", function()
+  local WIDTH, TOKENS = 32, 64
+  local function gpt()
+    return models.gpt2{n_layer = 3, n_embd = WIDTH, n_head = 2, block_size = TOKENS,
+      vocab_size = 11, dropout = 0}
+  end
+  local function vit()
+    local model = models.vit_s_16{image_size = 32, num_classes = 4}
+    return model, dm.randn(2, 3, 32, 32)
+  end
+
+  it("leaves little to the collector", function()
+    local function left(model, x)
+      collectgarbage()
+      collectgarbage()
+      collectgarbage "stop"
+      local before = dm.memory_allocated(device.type)
+      local y = model(x)
+      local all = dm.memory_allocated(device.type) - before
+      collectgarbage()
+      collectgarbage()
+      local kept = dm.memory_allocated(device.type) - before
+      collectgarbage "restart"
+      assert.is_true(y:numel() > 0)
+      return all - kept, kept
+    end
+    local garbage, kept = left(gpt(), dm.randint(11, {2, TOKENS}))
+    assert.is_true(garbage < 0.05 * kept, ("%d of %d"):format(garbage, kept))
+    garbage, kept = left(vit())
+    assert.is_true(garbage < 0.25 * kept, ("%d of %d"):format(garbage, kept))
+  end)
+
+  it("leaves to hooks what they saw", function()
+    local model, x = gpt(), dm.randint(11, {2, TOKENS})
+    local seen = {}
+    local handle = model.transformer.h[2].attn.c_attn:register_forward_hook(function(_, given, y)
+      seen[1], seen[2] = given[1], y
+    end)
+    model(x):sum():backward()
+    assert.same({2, TOKENS, WIDTH}, {table.unpack(seen[1].shape)})
+    assert.is_true(seen[2]:isfinite():all():item())
+    handle.remove()
+    local norm, last = nn.LayerNorm(4), nn.Linear(4, 4)
+    assert.is_true(nn.Module.hold_nothing(norm, last))
+    local own = nn.Module:extend "Own"()
+    assert.is_false(nn.Module.hold_nothing(norm, own))
+    handle = own:register_forward_pre_hook(print)
+    assert.is_false(nn.Module.hold_nothing(norm, last))
+    handle.remove()
+    handle.remove()
+    assert.is_true(nn.Module.hold_nothing(norm, last))
+  end)
+
+  it("works with layers that give back what they were given", function()
+    local model, x = gpt(), dm.randint(11, {2, TOKENS})
+    for _, block in ipairs(model.transformer.h) do
+      block.ln_1, block.mlp = nn.Identity(), nn.Identity()
+    end
+    assert.is_true(model(x):isfinite():all():item())
   end)
 end)

@@ -1,39 +1,83 @@
--- The common parts of several families of convolutional networks: widths and initial weights.
+-- The common parts of several families: widths and initial weights of convolutional networks,
+-- the residual stream of transformers.
 
 local core = require "demilune.core"
+local Module = require "demilune.nn.module"
 local nn = require "demilune.nn"
 
 local blocks = {}
 
--- x + delta, and norm, a LayerNorm, of that sum: (..., dim) both, by one op where no hook of the
--- norm would see a call. Without delta x itself, and norm of it.
-function blocks.add_norm(norm, x, delta)
-  if not delta then return x, norm(x) end
-  if norm:is_observed() or norm.forward ~= nn.LayerNorm.forward then
-    local sum = x + delta
-    return sum, norm(sum)
-  end
-  return core.add_layer_norm(x, delta, norm.normalized_shape,
-    {weight = norm.weight, bias = norm.bias, eps = norm.eps})
+local free = core.methods.free
+
+-- ---- the residual stream of pre-norm transformers ----
+
+-- What its blocks add to: x (B, T, dim), and the last branch's output, which is added together
+-- with the norm behind it, one op. `own` says that nobody else has the handle of `delta`.
+---@class demilune.Stream
+---@field x Tensor
+---@field delta? Tensor
+---@field own? boolean
+local Stream = {}
+Stream.__index = Stream
+
+-- Frees the handles that nobody else has, for the collector would let them wait.
+local function added(self, x)
+  local delta = self.delta
+  if self.own and not rawequal(delta, x) and not rawequal(delta, self.x) then free(delta) end
+  self.x, self.delta = x, nil
 end
 
--- Runs pre-norm blocks, each a module of the class Block, over x (B, T, dim), and gives x and a
--- delta that is still to be added to it, so that a sum and the norm behind it are one op.
--- Block:halves(x, delta, ...) -> x, delta does one block so; where a hook, or another forward,
--- would see its call, it is called as it is. more(i), if given, gives block i's further arguments.
-function blocks.run(list, Block, x, more)
-  local delta
+--- Adds what is still to be added, and returns the sum: (B, T, dim).
+function Stream:sum()
+  if self.delta then added(self, self.x + self.delta) end
+  return self.x
+end
+
+--- Returns norm(self:sum()): (B, T, dim). A LayerNorm without hooks is one op with the sum.
+function Stream:norm(norm)
+  if not self.delta or norm:is_observed() or norm.forward ~= nn.LayerNorm.forward then
+    return norm(self:sum())
+  end
+  local x, normed = core.add_layer_norm(self.x, self.delta, norm.normalized_shape,
+    {weight = norm.weight, bias = norm.bias, eps = norm.eps})
+  added(self, x)
+  return normed
+end
+
+--- Adds branch(norm(x)) to the stream. `branch` is a module, or a function that calls those which
+--- follow.
+function Stream:add(norm, branch, ...)
+  local normed = self:norm(norm)
+  local y = branch(normed)
+  self.own = Module.hold_nothing(norm, ... or branch, select(2, ...))
+  if self.own and not rawequal(normed, self.x) and not rawequal(normed, y) then free(normed) end
+  self.delta = y
+end
+
+--- Runs blocks, each a module of the class Block, over x (B, T, dim), and returns their stream.
+--- Block:run(stream, ...) does one block; where a hook, or another forward, would see its call, it
+--- is called as it is. more(i), if given, gives block i's further arguments.
+function blocks.stream(list, Block, x, more)
+  local stream = setmetatable({x = x}, Stream)
   more = more or function() end
   for i, block in ipairs(list) do
     if block.forward == Block.forward and not block:is_observed() then
-      x, delta = block:halves(x, delta, more(i))
+      block:run(stream, more(i))
     else
-      if delta then x, delta = x + delta, nil end
-      x = block(x, more(i))
+      stream.x = block(stream:sum(), more(i))
     end
   end
-  return x, delta
+  return stream
 end
+
+--- What Block:forward(x, ...) is by Block:run.
+function blocks.forward(self, x, ...)
+  local stream = setmetatable({x = x}, Stream)
+  self:run(stream, ...)
+  return stream:sum()
+end
+
+-- ---- convolutional networks ----
 
 -- The multiple of 8 next to a number of channels, not less than 9/10 of it: how
 -- M. Sandler et al. 2018 round widths.

@@ -6,8 +6,8 @@ local caller = require "demilune.caller"
 local nn = require "demilune.nn"
 local options = require "demilune.options"
 local Cache = require "demilune.models.cache"
-local TiedLinear = require "demilune.models.tied"
 local blocks = require "demilune.models.blocks"
+local TiedLinear = require "demilune.models.tied"
 local generate = require "demilune.models.generate"
 
 local gpt = {}
@@ -27,7 +27,13 @@ end
 function Conv1D:forward(x)
   local shape = {table.unpack(x.shape)}
   shape[#shape] = self.bias:size(1)
-  return core.addmm(self.bias, x:reshape(-1, x:size(-1)), self.weight):reshape(shape)
+  local rows = x:reshape(-1, x:size(-1))
+  local y = core.addmm(self.bias, rows, self.weight)
+  local reshaped = y:reshape(shape)
+  -- views and their bases would hold memory until they are collected
+  if not rawequal(rows, x) then rows:free() end
+  if not rawequal(reshaped, y) then y:free() end
+  return reshaped
 end
 
 function Conv1D:extra_repr()
@@ -56,7 +62,11 @@ function Attention:forward(x, cache, i, mask)
   if cache then k, v = cache:append(i, k, v) end
   local y = core.scaled_dot_product_attention(heads(1), k, v,
     {attn_mask = mask, is_causal = k:size(3) == T, dropout_p = self.training and self.p or 0})
-  return self.resid_dropout(self.c_proj(y:transpose(2, 3):flatten(3)))
+  local by_head = y:transpose(2, 3)
+  local joined = by_head:flatten(3)
+  y:free()
+  by_head:free()
+  return self.resid_dropout(self.c_proj(joined))
 end
 
 --- The MLP of a block, with tanh's gelu: x (B, T, n_embd) -> (B, T, n_embd).
@@ -70,7 +80,14 @@ function MLP:init(o)
 end
 
 function MLP:forward(x)
-  return self.dropout(self.c_proj(core.gelu(self.c_fc(x), {approximate = "tanh"})))
+  local h = self.c_fc(x)
+  local activated = core.gelu(h, {approximate = "tanh"})
+  local y = self.c_proj(activated)
+  if nn.Module.hold_nothing(self.c_fc, self.c_proj) then
+    h:free()
+    if not rawequal(activated, y) then activated:free() end
+  end
+  return self.dropout(y)
 end
 
 --- Attention and MLP, each after a layer norm and added to x (B, T, n_embd).
@@ -84,18 +101,12 @@ function Block:init(o)
   self.mlp = MLP(o)
 end
 
--- As blocks.run wants it: x + delta goes in, and x + delta comes out.
-function Block:halves(x, delta, ...)
-  local h
-  x, h = blocks.add_norm(self.ln_1, x, delta)
-  x, h = blocks.add_norm(self.ln_2, x, self.attn(h, ...))
-  return x, self.mlp(h)
+function Block:run(stream, cache, i, mask)
+  stream:add(self.ln_1, function(y) return self.attn(y, cache, i, mask) end, self.attn)
+  stream:add(self.ln_2, self.mlp)
 end
 
-function Block:forward(x, ...)
-  local sum, delta = self:halves(x, nil, ...)
-  return sum + delta
-end
+Block.forward = blocks.forward
 
 -- ---- the model ----
 
@@ -134,10 +145,9 @@ function Model:forward(ids, cache)
   local positions = core.arange(from + 1, from + T, {device = ids.device})
   local x = self.drop(self.wte(ids) + self.wpe(positions))
   local mask = cache and cache:mask(T, ids.device)
-  local delta
-  x, delta = blocks.run(self.h, Block, x, function(i) return cache, i, mask end)
+  local stream = blocks.stream(self.h, Block, x, function(i) return cache, i, mask end)
   if cache then cache.length = from + T end
-  return (select(2, blocks.add_norm(self.ln_f, x, delta)))
+  return stream:norm(self.ln_f)
 end
 
 --- GPT-2 with its head, which shares the embedding's weight: ids (B, T) -> scores of the

@@ -25,6 +25,12 @@ local function joined(self, y, x)
   return self.relu(y:add_(self.downsample and self.downsample(x) or x))
 end
 
+-- Frees the handle of an activation between two convolutions, where nobody else has it.
+local function freed(self, y)
+  local last = self.conv3 or self.conv2
+  if nn.Module.hold_nothing(self.bn1, self.relu, self.conv2, last) then y:free() end
+end
+
 -- ---- two 3x3 convolutions with a shortcut ----
 
 --- x (N, inputs, H, W) -> (N, width, H / stride, W / stride).
@@ -42,7 +48,9 @@ end
 
 function BasicBlock:forward(x)
   local y = self.relu(self.bn1(self.conv1(x)))
-  return joined(self, self.bn2(self.conv2(y)), x)
+  local z = self.conv2(y)
+  freed(self, y)
+  return joined(self, self.bn2(z), x)
 end
 
 -- ---- a 3x3 convolution between two of 1x1, with a shortcut ----
@@ -66,8 +74,12 @@ end
 
 function Bottleneck:forward(x)
   local y = self.relu(self.bn1(self.conv1(x)))
-  y = self.relu(self.bn2(self.conv2(y)))
-  return joined(self, self.bn3(self.conv3(y)), x)
+  local z = self.conv2(y)
+  freed(self, y)
+  z = self.relu(self.bn2(z))
+  y = self.conv3(z)
+  freed(self, z)
+  return joined(self, self.bn3(y), x)
 end
 
 -- ---- ResNet ----

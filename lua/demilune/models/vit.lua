@@ -5,8 +5,8 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local nn = require "demilune.nn"
 local options = require "demilune.options"
-local layers = require "demilune.vision.layers"
 local blocks = require "demilune.models.blocks"
+local layers = require "demilune.vision.layers"
 
 local vit = {}
 
@@ -36,19 +36,15 @@ function Block:init(o)
   end
 end
 
--- As blocks.run wants it: x + delta goes in, and x + delta comes out.
-function Block:halves(x, delta)
-  local y
-  x, y = blocks.add_norm(self.ln_1, x, delta)
-  y = self.self_attention(y, y, y, {need_weights = false})
-  x, y = blocks.add_norm(self.ln_2, x, self.dropout(y))
-  return x, self.mlp(y)
+function Block:run(stream)
+  local function attend(y)
+    return self.dropout((self.self_attention(y, y, y, {need_weights = false})))
+  end
+  stream:add(self.ln_1, attend, self.self_attention, self.dropout)
+  stream:add(self.ln_2, self.mlp)
 end
 
-function Block:forward(x)
-  local sum, delta = self:halves(x)
-  return sum + delta
-end
+Block.forward = blocks.forward
 
 -- ---- the encoder ----
 
@@ -72,11 +68,9 @@ function Encoder:forward(x)
   if all.forward ~= nn.Sequential.forward or all:is_observed() then
     return self.ln(all(x))
   end
-  local delta
   local list = {}
   for _, layer in all:named_children() do list[#list + 1] = layer end
-  x, delta = blocks.run(list, Block, x)
-  return (select(2, blocks.add_norm(self.ln, x, delta)))
+  return blocks.stream(list, Block, x):norm(self.ln)
 end
 
 -- ---- VisionTransformer ----

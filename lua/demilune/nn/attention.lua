@@ -220,7 +220,11 @@ function MultiheadAttention:forward(...)
   if turn then q, k, v = map(turn, q, k, v) end
   q, k, v = project(self, q, k, v)
   local y, weights = attend(self, q, k, v, o)
-  y = self.out_proj(y:transpose(2, 3):flatten(3))
+  local by_head = y:transpose(2, 3)
+  local joined = by_head:flatten(3)
+  y:free() -- a handle of this function's, and its view
+  by_head:free()
+  y = self.out_proj(joined)
   if weights and o.average_attn_weights then weights = weights:mean(2) end
   if not batched then return y:squeeze(1), weights and weights:squeeze(1) end
   if turn then y = swapped(y) end

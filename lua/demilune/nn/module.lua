@@ -17,6 +17,9 @@
 -- * module:can_fuse_relu(), of nn.Linear: whether relu(module(x)) may be computed as
 --   module(x, "relu"), one op. Sequential asks where a ReLU follows that has no hooks.
 --
+-- A forward that calls modules of such classes may free the handles of what it made for them,
+-- where Module.hold_nothing(module, ...) says so.
+--
 -- The base class keeps one mark by itself: _has_hooks, true while a module has forward hooks.
 -- Module:is_observed() adds those that see every module, such as the profiler. Sequential
 -- neither fuses nor frees what a hook might see.
@@ -643,6 +646,19 @@ Module._observer = observer
 --- Whether a hook of this module, or an observer of all modules, sees its calls.
 function Module:is_observed() return self._has_hooks or observer[1] ~= nil end
 
+local n_hook = 0 -- hooks of all modules; those that went with their modules count, too
+
+--- Whether a tensor that only these modules have seen, and the function that called them, is that
+--- function's alone once they are done: their classes promise it, and no module at all has hooks or
+--- is observed.
+function Module.hold_nothing(...)
+  if n_hook > 0 or observer[1] then return false end
+  for i = 1, select("#", ...) do
+    if not (select(i, ...)).holds_no_activations then return false end
+  end
+  return true
+end
+
 --- fn(module) is called before each forward and returns the id of the module path
 --- (core._module_number) that is set again after it, also after an error. nil ends this.
 function Module.observe(fn) observer[1] = fn end
@@ -706,7 +722,11 @@ Module.__call = core._module_caller(observer, call_observed)
 local function drop_hook(self, list_name, fn)
   local hooks = rawget(self, list_name) or {}
   for i, hook in ipairs(hooks) do
-    if hook == fn then table.remove(hooks, i) break end
+    if hook == fn then
+      table.remove(hooks, i)
+      n_hook = n_hook - 1
+      break
+    end
   end
   if #hooks == 0 then rawset(self, list_name, nil) end
   local any = false
@@ -719,6 +739,7 @@ local function add_hook(self, list_name, fn)
   rawset(self, list_name, hooks)
   rawset(self, "_has_hooks", true)
   hooks[#hooks + 1] = fn
+  n_hook = n_hook + 1
   local handle = {}
   function handle.remove()
     if rawget(self, list_name) == hooks then drop_hook(self, list_name, fn) end
