@@ -215,10 +215,10 @@ static __device__ inline Row<C, T> row_of(const LabelRows &rows, const T *x, int
 
 /* The forward: `lanes` threads per row. With label smoothing e, the loss of a row is (1 - e)
    weight (lse - z[label]) + e / C sum over k of weight_k (lse - z_k). Lane 0 writes it to
-   `each`, or its share to shares. */
+   `each`, in T or in `wide` in C, or its share to shares. */
 template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
-    cross_kernel(LabelRows rows, const T *x, C smoothing, int lanes, T *each,
+    cross_kernel(LabelRows rows, const T *x, C smoothing, int lanes, T *each, C *wide,
                  Share<C> *shares) {
   for (int64_t i = dm_thread() / lanes; i < rows.r.n; i += dm_threads() / lanes) {
     const Row<C, T> row = row_of<C, T>(rows, x, i, lanes);
@@ -234,16 +234,17 @@ static __global__ void __launch_bounds__(DM_THREADS)
     }
     if (row.lane != 0) continue;
     if (each) dm_put(each + i, loss);
+    else if (wide) wide[i] = loss;
     else shares[i] = {loss, weight};
   }
 }
 
 /* The gradient of row i's loss: gy's element divided, for a mean, by the sum of all rows'
    weights (total; NULL otherwise). */
-template <class C, class T>
-static __device__ inline C upstream(const T *gy, bool scalar, const Share<C> *total,
+template <class C>
+static __device__ inline C upstream(const C *gy, bool scalar, const Share<C> *total,
                                     int64_t i) {
-  const C g = dm_get<C, T>(gy[scalar ? 0 : i]);
+  const C g = gy[scalar ? 0 : i];
   return total ? g / total->weight : g;
 }
 
@@ -251,7 +252,7 @@ static __device__ inline C upstream(const T *gy, bool scalar, const Share<C> *to
    computed again; rows are read a second time for gx, V elements per load. */
 template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS, 2)
-    cross_backward_kernel(LabelRows rows, const T *x, const T *gy, bool scalar, C smoothing,
+    cross_backward_kernel(LabelRows rows, const T *x, const C *gy, bool scalar, C smoothing,
                           int lanes, const Share<C> *total, T *gx) {
   for (int64_t i = dm_thread() / lanes; i < rows.r.n; i += dm_threads() / lanes) {
     const Row<C, T> row = row_of<C, T>(rows, x, i, lanes);
@@ -310,7 +311,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 /* The backward: gx is zeroed before; one thread per row writes its label's element. */
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
-    nll_backward_kernel(LabelRows rows, const T *gy, bool scalar, const Share<C> *total,
+    nll_backward_kernel(LabelRows rows, const C *gy, bool scalar, const Share<C> *total,
                         T *gx) {
   for (int64_t i = dm_thread(); i < rows.r.n; i += dm_threads()) {
     const int64_t label = rows.label.at(i);
@@ -366,16 +367,17 @@ template <class T> static bool row_runs(const dm_LossRows &r, const void *x, con
 
 /* Launches the forward of cross_entropy. */
 template <class C, class T>
-static dm_status cross(const LabelRows &rows, const Held &h, double smoothing, T *each) {
+static dm_status cross(const LabelRows &rows, const Held &h, double smoothing, T *each,
+                       C *wide) {
   const int lanes = lanes_of(rows.r), V = 16 / (int)sizeof(T);
   const unsigned blocks = dm_blocks(rows.r.n * lanes);
   const T *x = (const T *)dm_tensor_data(h.x.t);
   Share<C> *shares = (Share<C> *)(void *)h.shares.p;
   return row_runs<T>(rows.r, x, NULL)
              ? dm_launch((cross_kernel<C, T, V>), blocks, DM_THREADS, 0, rows, x, (C)smoothing,
-                         lanes, each, shares)
+                         lanes, each, wide, shares)
              : dm_launch((cross_kernel<C, T, 1>), blocks, DM_THREADS, 0, rows, x, (C)smoothing,
-                         lanes, each, shares);
+                         lanes, each, wide, shares);
 }
 
 /* in: logits (N, C, ...), labels (N, ...), and maybe weights (C); out: one loss, or (N,
@@ -389,8 +391,12 @@ DM_CUDA_KERNEL(cross_entropy_cuda) {
   DM_TRY(dm_dense_new(x, &h.x.t));
   DM_FLOAT_TYPES(x->dtype, {
     Share<C> *shares = (Share<C> *)(void *)h.shares.p;
-    DM_TRY((cross<C, T>(rows, h, a->label_smoothing, each_of<T>(out, a->reduction))));
-    DM_TRY((finish<C, T>(shares, rows.r.n, a->reduction, out)));
+    const bool wide = out->dtype != x->dtype; /* the compute type, for 16 bits */
+    T *each = wide ? NULL : each_of<T>(out, a->reduction);
+    DM_TRY((cross<C, T>(rows, h, a->label_smoothing, each,
+                        wide ? each_of<C>(out, a->reduction) : NULL)));
+    return wide ? finish<C, C>(shares, rows.r.n, a->reduction, out)
+                : finish<C, T>(shares, rows.r.n, a->reduction, out);
   });
   return DM_OK;
 }
@@ -415,7 +421,8 @@ static dm_status cross_backward(const LabelRows &rows, const Held &h,
                                 const dm_CrossEntropyAttr *a, T *gx) {
   const int lanes = lanes_of(rows.r), V = 16 / (int)sizeof(T);
   const unsigned blocks = dm_blocks(rows.r.n * lanes);
-  const T *x = (const T *)dm_tensor_data(h.x.t), *gy = (const T *)dm_tensor_data(h.gy.t);
+  const T *x = (const T *)dm_tensor_data(h.x.t);
+  const C *gy = (const C *)dm_tensor_data(h.gy.t);
   const bool scalar = a->reduction != DM_LOSS_NONE;
   Share<C> *total;
   DM_TRY(total_of<C>(rows, h, a->reduction, &total));
@@ -426,18 +433,29 @@ static dm_status cross_backward(const LabelRows &rows, const Held &h,
                          scalar, (C)a->label_smoothing, lanes, total, gx);
 }
 
-/* in: gy, then the forward's inputs; out: gx of the logits' shape. */
-DM_CUDA_KERNEL(cross_entropy_backward_cuda) {
+/* gx of the logits x, over which it may be written: a thread reads an element for the last time
+   before it writes it. Input `label` has the labels. */
+static dm_status cross_gradient(const dm_Call *c, dm_Tensor *x, dm_Tensor *gy, int label,
+                                dm_Tensor *gx) {
   const dm_CrossEntropyAttr *a = DM_ATTR(dm_CrossEntropyAttr, c);
-  dm_Tensor *x = c->in[1], *gx = c->out[0];
   const dm_DType dtype = (dm_DType)x->dtype;
   Held h;
   LabelRows rows;
   if (gx->numel == 0) return DM_OK;
-  DM_TRY(rows_new(c, x, 2, a->ignore_index, &h, &rows));
+  DM_TRY(rows_new(c, x, label, a->ignore_index, &h, &rows));
   DM_TRY(dm_dense_new(x, &h.x.t));
-  DM_TRY(dm_dense_cast(c->in[0], dtype, &h.gy.t));
+  DM_TRY(dm_dense_cast(gy, dm_compute_dtype(dtype), &h.gy.t));
   DM_FLOAT_TYPES(dtype, { return cross_backward<C, T>(rows, h, a, (T *)dm_tensor_data(gx)); });
+}
+
+/* in: gy, then the forward's inputs; out: gx of the logits' shape. */
+DM_CUDA_KERNEL(cross_entropy_backward_cuda) {
+  return cross_gradient(c, c->in[1], c->in[0], 2, c->out[0]);
+}
+
+/* in: x, which becomes gx, gy, labels, and maybe weights. */
+DM_CUDA_KERNEL(cross_entropy_overwrite_cuda) {
+  return cross_gradient(c, c->in[0], c->in[1], 2, c->out[0]);
 }
 
 /* in: log-probabilities (N, C, ...), labels, and maybe weights (C). */
@@ -463,7 +481,7 @@ static dm_status nll_backward(const LabelRows &rows, const Held &h, int64_t redu
   Share<C> *total;
   DM_TRY(total_of<C>(rows, h, reduction, &total));
   return dm_launch((nll_backward_kernel<C, T>), dm_blocks(rows.r.n), DM_THREADS, 0, rows,
-                   (const T *)dm_tensor_data(h.gy.t), reduction != DM_LOSS_NONE, total, gx);
+                   (const C *)dm_tensor_data(h.gy.t), reduction != DM_LOSS_NONE, total, gx);
 }
 
 /* in: gy, labels, and maybe weights; log-probabilities are not needed. */
@@ -477,7 +495,7 @@ DM_CUDA_KERNEL(nll_loss_backward_cuda) {
   DM_CUDA_TRY(
       cudaMemsetAsync(dm_tensor_data(gx), 0, (size_t)dm_tensor_bytes(gx), dm_cuda_stream()));
   DM_TRY(rows_new(c, gx, 1, a->ignore_index, &h, &rows));
-  DM_TRY(dm_dense_cast(c->in[0], dtype, &h.gy.t));
+  DM_TRY(dm_dense_cast(c->in[0], dm_compute_dtype(dtype), &h.gy.t));
   DM_FLOAT_TYPES(
       dtype, { return nll_backward<C, T>(rows, h, a->reduction, (T *)dm_tensor_data(gx)); });
 }

@@ -226,3 +226,112 @@ describe("Huber losses", function()
     assert.is_true(dm.allclose(x.grad:sum(1), -t.grad))
   end)
 end)
+
+describe("cross entropy of large logits", function()
+  local device = require "spec.device"
+  local ROWS, CLASSES = 48, 1000
+
+  -- Logits (ROWS, CLASSES) as a product, so that they are no leaf, and what they are made of.
+  local function parts()
+    dm.manual_seed(7)
+    return dm.randn(ROWS, 8, {requires_grad = true}), dm.randn(8, CLASSES, {requires_grad = true}),
+      dm.randint(CLASSES, {ROWS})
+  end
+
+  it("reads 16 bits under autocast, with the results of a cast to float32", function()
+    local options = {{}, {reduction = "sum", label_smoothing = 0.1}, {reduction = "none"},
+      {weight = dm.rand(CLASSES)}}
+    for _, o in ipairs(options) do
+      for _, dtype in ipairs{device.low, device.another} do
+        local function run(wide)
+          local a, b, y = parts()
+          local region = {device_type = device.type, dtype = dtype}
+          local loss = dm.amp.autocast(region, function()
+            local logits = a:mm(b)
+            assert.equal(dtype, logits.dtype)
+            return F.cross_entropy(wide and logits:float() or logits, y, o)
+          end)
+          assert.equal("float32", loss.dtype)
+          local saved = dm.autograd.saved_memory(loss)
+          local g = dm.full(loss.shape, o.reduction and 3.0 or 70000.0) -- beyond float16
+          loss:backward(g)
+          return {loss, a.grad, b.grad}, saved
+        end
+        local wanted, all = run(true)
+        local got, half = run(false)
+        for i = 1, 3 do -- elsewhere a thread reads more of them at once, and sums in another order
+          assert.is_true(device.type == "cpu" and dm.equal(wanted[i], got[i])
+            or dm.allclose(wanted[i], got[i], {rtol = 2^-6, atol = 1e-2}))
+        end
+        assert.equal(2 * ROWS * CLASSES, all.bytes - half.bytes)
+      end
+    end
+  end)
+
+  it("writes the gradient over logits that nobody holds", function()
+    for _, dtype in ipairs{"float32", device.low} do
+      local function peak(keep, options)
+        local a, b, y = parts()
+        local region = {device_type = device.type, dtype = device.low, enabled = dtype ~= "float32"}
+        local logits, loss
+        do
+          local _ <close> = dm.amp.autocast(region)
+          logits = a:mm(b)
+          loss = F.cross_entropy(logits, y)
+        end
+        local before = logits:clone()
+        if not keep then logits:free() end
+        collectgarbage()
+        collectgarbage()
+        dm.reset_peak_memory_stats(device.type)
+        local live = dm.memory_allocated(device.type)
+        loss:backward(options)
+        if keep then assert.is_true(dm.equal(before, logits)) end
+        return dm.max_memory_allocated(device.type) - live, {a.grad, b.grad}
+      end
+      local most, wanted = peak(true)
+      local least, got = peak(false)
+      local retained, same = peak(false, {retain_graph = true})
+      local bytes = ROWS * CLASSES * (dtype == "float32" and 4 or 2)
+      assert.is_true(most - least >= bytes, ("%d of %d"):format(most - least, bytes))
+      assert.is_true(retained - least >= bytes)
+      for i = 1, 2 do
+        assert.is_true(dm.equal(wanted[i], got[i]))
+        assert.is_true(dm.equal(wanted[i], same[i]))
+      end
+    end
+  end)
+
+  it("keeps logits that another gradient reads, and has a second one", function()
+    local a, b, y = parts()
+    local function run(f)
+      a.grad, b.grad = nil, nil
+      f():backward()
+      return {a.grad, b.grad}
+    end
+    local together = run(function()
+      local logits = a:mm(b)
+      local loss = F.cross_entropy(logits, y) + logits:square():mean()
+      logits:free()
+      return loss
+    end)
+    local first = run(function() return F.cross_entropy(a:mm(b), y) end)
+    local second = run(function() return a:mm(b):square():mean() end)
+    for i = 1, 2 do
+      assert.is_true(dm.allclose(first[i] + second[i], together[i], {atol = 1e-6}))
+    end
+    local x = dm.randn(3, 5, {dtype = "float64", requires_grad = true})
+    local two = dm.tensor{1, 5, 2}
+    assert.is_true(dm.autograd.gradgradcheck(function(v)
+      return F.cross_entropy(v * v, two, {label_smoothing = 0.2})
+    end, {x}))
+  end)
+
+  it("leaves a leaf as it is", function()
+    local _, _, y = parts()
+    local x = dm.randn(ROWS, CLASSES, {requires_grad = true})
+    local before = x:detach():clone()
+    F.cross_entropy(x, y):backward()
+    assert.is_true(dm.equal(before, x))
+  end)
+end)

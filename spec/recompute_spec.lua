@@ -82,10 +82,14 @@ local function gradients_of(model, x, dtype, options)
   return all
 end
 
-local function assert_same(wanted, got)
+-- close: but for the last bits, for a GPU's library computes batch norm in training, and our
+-- kernels compute its result again.
+local function assert_same(wanted, got, close)
   assert.equal(#wanted, #got)
   for i = 1, #wanted do
-    assert.is_true(dm.equal(wanted[i], got[i]), ("gradient %d differs"):format(i))
+    assert.is_true(dm.equal(wanted[i], got[i])
+      or close and dm.allclose(wanted[i], got[i], {rtol = 1e-2, atol = 1e-4}),
+      ("gradient %d differs"):format(i))
   end
 end
 
@@ -101,8 +105,9 @@ describe("results that are computed again", function()
             return gradients_of(model, x, dtype ~= "float32" and dtype or nil, options)
           end
         end
-        assert_same(recomputing(math.huge, run()), recomputing(0, run()))
-        assert_same(recomputing(math.huge, run{passes = 2}), recomputing(0, run{passes = 2}))
+        local close = device.type ~= "cpu" and block[1]:find "batch norm"
+        assert_same(recomputing(math.huge, run()), recomputing(0, run()), close)
+        assert_same(recomputing(math.huge, run{passes = 2}), recomputing(0, run{passes = 2}), close)
       end)
     end
   end
@@ -273,6 +278,63 @@ describe("results that are computed again", function()
       once(false)
       assert.equal(before, live())
     end)
+  end)
+end)
+
+describe("a backward pass", function()
+  -- The most bytes beyond those at its start of the pass through last(gelu(first(x))), in bytes
+  -- of the result x (512, 16).
+  local UNIT = 512 * 16 * 4
+  local function peak(first, last, options)
+    local x = dm.randn(512, 16, {requires_grad = true})
+    local y = dm.scope(function() return last(F.gelu(first(x))) end)
+    local g = dm.randn(512, 16)
+    collectgarbage()
+    collectgarbage()
+    dm.reset_peak_memory_stats(device.type)
+    local before = dm.memory_allocated(device.type)
+    y:backward(g, options)
+    return (dm.max_memory_allocated(device.type) - before) / UNIT
+  end
+  local function added(inputs, outputs)
+    local w = dm.randn(inputs, outputs, {requires_grad = true})
+    local b = dm.zeros(outputs, {requires_grad = true})
+    return function(x) return dm.addmm(b, x, w) end
+  end
+
+  it("frees what it computed again before the next product, and writes over gradients", function()
+    recomputing(0, function()
+      for _, make in ipairs{nn.Linear, added} do
+        local first, last = make(16, 64), make(64, 16)
+        -- at once: the gelu's result, or its gradient, and the gradients of the weights
+        assert.is_true(peak(first, last) < 5.5)
+        assert.is_true(peak(first, last, {retain_graph = true}) > 7.9)
+      end
+    end)
+  end)
+
+  it("leaves the gradients that somebody holds", function()
+    local x = dm.randn(8, 16, {requires_grad = true})
+    local h = x * 1
+    local y = h:gelu()
+    y:retain_grad()
+    local g = dm.randn(8, 16)
+    local before = g:clone()
+    local z = y * 2
+    z:register_hook(function(gz) g = gz end)
+    z:backward(g)
+    assert.is_true(dm.equal(before, g))
+    assert.is_true(dm.equal(2 * before, y.grad))
+    local seed = dm.randn(8, 16)
+    local copy = seed:clone()
+    dm.silu(x * 1):backward(seed)
+    assert.is_true(dm.equal(copy, seed))
+    local once = (x * 1):tanh()
+    x.grad = nil
+    dm.add(once:exp(), once:sigmoid()):backward(seed)
+    local wanted = autograd.grad(x:tanh():exp() + x:tanh():sigmoid(), x,
+      {grad_outputs = seed, create_graph = true})
+    assert.is_true(dm.allclose(wanted, x.grad))
   end)
 end)
 

@@ -47,6 +47,7 @@ typedef struct dm_AutocastState {
   dm_CastState now;
   bool masked;        /* inside a listed op, whose inner calls are not converted */
   bool casting;       /* a conversion is running; observers tell it from a script's */
+  bool widens;        /* the call that runs reads 16 bits and gives float32 */
   dm_Region *regions; /* the innermost first */
   int resumed;        /* calls of dm_autocast_resume without their dm_autocast_restore */
   struct dm_CastCache *cache; /* owned; freed when no region is open and resumed is 0 */

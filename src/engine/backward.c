@@ -476,7 +476,8 @@ static void widen(dm_X *x, dm_Tensor **t) {
 
 /* Calls the row's gradient with the saved tensors. A gradient of several steps (F_WIDEN), or
    one whose products are then summed, is computed in float32; fit rounds it to 16 bits once. */
-static dm_status call_grad(dm_Node *n, const bool *need, dm_Tensor **gx, bool create, dm_X *x) {
+static dm_status call_grad(dm_Node *n, const bool *need, dm_Tensor **gx, int flags, dm_X *x) {
+  const bool create = flags & DM_CREATE_GRAPH;
   dm_Tensor *in[DM_MAX_IN] = {NULL}, *out[DM_MAX_OUT] = {NULL}, *gy[DM_MAX_OUT];
   dm_status st = DM_OK;
   for (int i = 0; i < n->n_saved && i < DM_MAX_IN; i++)
@@ -505,6 +506,8 @@ static dm_status call_grad(dm_Node *n, const bool *need, dm_Tensor **gx, bool cr
                .metas = n->metas,
                .sum = n->n_in == 1 && gy[0] == n->gy[0] ? sum_so_far(n, create) : NULL,
                .create_graph = create,
+               .last = !(flags & (DM_CREATE_GRAPH | DM_RETAIN_GRAPH)) && !dm_observed() &&
+                       !dm_thread_state()->anomaly.enabled,
                .x = x};
   n->op->grad(&g);
   st = x->st;
@@ -542,7 +545,7 @@ static dm_status gradients_unobserved(Pass *p, dm_Node *n, const bool *need, dm_
   const bool create = p->flags & DM_CREATE_GRAPH;
   dm_status st;
   if (n->op) {
-    st = call_grad(n, need, gx, create, &x);
+    st = call_grad(n, need, gx, p->flags, &x);
     for (int i = 0; i < n->n_in; i++) {
       if (st == DM_OK && gx[i]) dm_tensor_ref(gx[i]);
       else gx[i] = NULL;

@@ -394,6 +394,16 @@ static dm_status call_cast(const dm_OpInfo *op, const dm_CastPlan *plan, int n_i
   return st;
 }
 
+/* A call of an op that reads 16 bits and computes in float32; its result is float32, too. */
+static dm_status call_widening(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                               const void *attr, dm_Tensor **out, int *n_out) {
+  dm_AutocastState *a = &dm_thread_state()->autocast;
+  a->widens = true;
+  const dm_status st = call_masked(op, n_in, in, attr, out, n_out);
+  a->widens = false;
+  return st;
+}
+
 /* A call that autocast concerns. fp32_set_opt_dtype sets the attribute dtype in a copy. */
 static __attribute__((noinline)) dm_status call_autocast(const dm_OpInfo *op, int n_in,
                                                          dm_Tensor *const *in, const void *attr,
@@ -402,6 +412,7 @@ static __attribute__((noinline)) dm_status call_autocast(const dm_OpInfo *op, in
   DM_TRY(dm_autocast_plan(op, n_in, in, attr, &plan));
   if (!plan.listed && !(op->flags & F_WHOLE)) return call_plain(op, n_in, in, attr, out, n_out);
   if (plan.to != DM_NO_DTYPE) return call_cast(op, &plan, n_in, in, attr, out, n_out);
+  if (plan.widens) return call_widening(op, n_in, in, attr, out, n_out);
   if (!plan.f32_result) return call_masked(op, n_in, in, attr, out, n_out);
   _Alignas(8) char copy[DM_ATTR_BYTES];
   const dm_Signature *g = op->signature;

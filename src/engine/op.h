@@ -45,7 +45,8 @@ enum {
   F_LAYOUT = 2048,    /* outside the CPU its outputs lie channels last when an input does */
   F_WHOLE = 4096,     /* autocast, where it does not list the op, leaves its inner calls too */
   F_WIDEN = 8192,     /* 16 bits are widened to float32 for its composition, or its gradient */
-  F_CHEAP = 16384     /* the tape may compute a large result again: see remake.h */
+  F_CHEAP = 16384,    /* the tape may compute a large result again: see remake.h */
+  F_READS_LOW = 32768 /* autocast to float32 leaves its inputs: dm_AutocastState.widens */
 };
 
 /* The kind of an option in a row, and its C type in the attribute struct. */
@@ -142,15 +143,21 @@ typedef struct dm_Grad {
   dm_Tensor *const *gy;
   dm_Tensor **gx;
   const bool *need;
-  dm_Tensor *const *in, *const *out; /* saved ones; others NULL */
-  dm_Metas metas;                    /* of the inputs */
+  dm_Tensor **in, *const *out; /* saved ones; others NULL */
+  dm_Metas metas;              /* of the inputs */
   dm_Tensor *sum; /* what came for input 0 by other ways, to be changed in place; or NULL */
   bool create_graph;
+  bool last; /* the pass drops saved tensors and gy after this, and nobody looks at them */
   dm_X *x;
 } dm_Grad;
 
 static inline const dm_Meta *dm_in_meta(const dm_Grad *g, int i) {
   return dm_meta(g->metas, i);
+}
+
+/* The gradient reads saved input i no more: what was computed again goes. */
+static inline void dm_done_with(dm_Grad *g, int i) {
+  if (g->in[i]) dm_tensor_unref(&g->in[i]);
 }
 
 typedef dm_status dm_RuleFn(dm_Call *c);

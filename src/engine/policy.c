@@ -86,8 +86,11 @@ dm_status dm_autocast_plan(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
   case WIDE: plan->to = promoted(type, n_in, in); return DM_OK;
   case BAN: return refuse(op);
   }
+  bool any = false;
   for (int i = 0; i < n_in; i++)
-    if (dm_autocast_eligible(in[i], type) && in[i]->dtype != plan->to) return DM_OK;
+    any |= dm_autocast_eligible(in[i], type) && in[i]->dtype != plan->to;
+  if (any && !(policy == F32 && op->flags & F_READS_LOW)) return DM_OK;
+  plan->widens = any;
   plan->to = DM_NO_DTYPE;
   return DM_OK;
 }

@@ -32,6 +32,7 @@ static inline bool dm_autocast_eligible(const dm_Tensor *t, int type) {
 typedef struct dm_CastPlan {
   bool listed;     /* the op has a class: its inner calls are not converted again */
   bool f32_result; /* fp32_set_opt_dtype: the call gets dtype = float32, inputs stay */
+  bool widens;     /* fp32, of an op that reads 16 bits itself: inputs stay */
   uint8_t type;    /* the device type whose policies decide */
   dm_DType to;     /* what eligible inputs become; DM_NO_DTYPE: none has to change */
 } dm_CastPlan;

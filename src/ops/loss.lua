@@ -8,6 +8,7 @@ op.kernel "cross_entropy" {
   },
   saves = "I0 I1 I2",
   autocast = "fp32",
+  flags = "reads_low",
   doc = "-log softmax(x) at each target: x is (N, classes, ...), target (N, ...) holds positions "
     .. "of classes, or in x's shape probabilities; the mean is weighted by the classes of the "
     .. "targets, and those equal to ignore_index do not count",
@@ -33,6 +34,17 @@ op.kernel "cross_entropy_backward" {
   flags = "hidden",
   attr = "dm_CrossEntropyAttr",
   doc = "gradient of cross_entropy in x",
+}
+
+op.kernel "cross_entropy_overwrite" {
+  tensors = "x, gy, target, weight?",
+  options = {
+    "ignore_index:num=-100", "reduction:enum(none|mean|sum)=mean", "label_smoothing:num=0",
+  },
+  gradient = false,
+  flags = "hidden only_inplace pointwise",
+  attr = "dm_CrossEntropyAttr",
+  doc = "the same, written over x",
 }
 
 op.kernel "nll_loss" {

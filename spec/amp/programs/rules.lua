@@ -124,6 +124,12 @@ function rules.option(word, operands)
   return word == "fp32_set_opt_dtype" and CAST[first] and first ~= "float32" and "float32" or nil
 end
 
+-- Whether the engine reads the 16 bits of the operands of a call to be computed in float32,
+-- without a cast: the bits are those of a cast.
+function rules.reads_low(word, call, inner)
+  return word == "fp32" and call.name == "cross_entropy" and not inner(call).cross_entropy_soft
+end
+
 function rules.casts(v, to) return CAST[v.dtype] and v.dtype ~= to end
 
 -- Whether later calls of the region use this cast as well: casts of weights to 16 bits.

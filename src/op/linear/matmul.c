@@ -462,6 +462,18 @@ static dm_Tensor *x_rows(dm_X *x, dm_Tensor *t) {
   return x_reshape(x, t, 2, shape);
 }
 
+/* a^T b, the gradient of a weight; of the `rows` of both, or batch by batch. No view is left,
+   which would hold a or b. */
+static dm_Tensor *weight_gradient(dm_X *x, dm_Tensor *a, dm_Tensor *b, bool rows) {
+  dm_X own = {.st = x->st};
+  if (rows) a = x_rows(&own, a), b = x_rows(&own, b);
+  dm_Tensor *y = own.st == DM_OK ? x_matmul(&own, x_mt(&own, a), b) : NULL;
+  if (y) dm_tensor_ref(y);
+  x->st = own.st;
+  dm_x_free(&own);
+  return dm_x_own(x, y);
+}
+
 /* a b, the gradient of an operand m. If the tape sums it over batches along which m was
    broadcast, the products are float32, so that 16 bits are rounded once. */
 static dm_Tensor *summed_product(dm_X *x, dm_Tensor *a, dm_Tensor *b, const dm_Meta *m) {
@@ -479,7 +491,7 @@ static dm_Tensor *summed_product(dm_X *x, dm_Tensor *a, dm_Tensor *b, const dm_M
    the flattened rows. */
 static dm_Tensor *right_gradient(dm_X *x, dm_Tensor *a, const dm_Meta *b, dm_Tensor *gy) {
   if (b->ndim > 2) return summed_product(x, x_mt(x, a), gy, b);
-  return x_matmul(x, x_mt(x, x_rows(x, a)), x_rows(x, gy));
+  return weight_gradient(x, a, gy, true);
 }
 
 /* y = a b: da = gy b^T, db = a^T gy; the tape sums over broadcast batches. A vector
@@ -534,12 +546,12 @@ void addmm_grad(dm_Grad *g) {
     if (!x_call(x, DM_OP_addmm_backward, NULL, 2, in, out)) return;
     g->gx[0] = out[1];
     g->gx[2] = out[0];
-    if (g->need[1]) g->gx[1] = x_matmul(x, gy, x_mt(x, g->in[2]));
-    return;
+  } else {
+    if (g->need[0]) g->gx[0] = scaled(x, gy, a->beta);
+    if (g->need[2]) g->gx[2] = scaled(x, weight_gradient(x, g->in[1], gy, false), a->alpha);
   }
-  if (g->need[0]) g->gx[0] = scaled(x, gy, a->beta);
+  dm_done_with(g, 1);
   if (g->need[1]) g->gx[1] = scaled(x, x_matmul(x, gy, x_mt(x, g->in[2])), a->alpha);
-  if (g->need[2]) g->gx[2] = scaled(x, x_matmul(x, x_mt(x, g->in[1]), gy), a->alpha);
 }
 
 /* The activation that linear applied. */
@@ -578,9 +590,13 @@ static dm_Tensor *fused_backward(dm_Grad *g) {
   dm_X *x = g->x;
   const bool plain = activation_of(g) == DM_ACTIVATION_NONE;
   dm_Tensor *gy = g->gy[0], *out[DM_MAX_OUT] = {NULL};
-  dm_Tensor *const in[] = {x_rows(x, gy), x_rows(x, g->in[0]),
-                           plain ? NULL : x_rows(x, saved_of(g))};
-  if (!x_call(x, DM_OP_linear_backward, g->attr, 3, in, out)) return NULL;
+  dm_X views = {.st = x->st}; /* which go at once, for they hold what was computed again */
+  dm_Tensor *const in[] = {x_rows(&views, gy), x_rows(&views, g->in[0]),
+                           plain ? NULL : x_rows(&views, saved_of(g))};
+  x->st = views.st;
+  const bool ok = x->st == DM_OK && x_call(x, DM_OP_linear_backward, g->attr, 3, in, out);
+  dm_x_free(&views);
+  if (!ok) return NULL;
   g->gx[1] = out[0];
   g->gx[2] = out[1];
   if (plain) return gy;
@@ -593,11 +609,12 @@ void linear_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const bool fused = is_fused(g);
   dm_Tensor *gy = fused ? fused_backward(g) : before_activation(g);
+  if (!fused) {
+    if (g->need[1]) g->gx[1] = weight_gradient(x, gy, g->in[0], true);
+    if (g->n_in > 2 && g->need[2]) g->gx[2] = x_sum(x, x_rows(x, gy), (dm_Ints){1, {0}}, false);
+  }
+  dm_done_with(g, 0);
   if (g->need[0]) g->gx[0] = x_matmul(x, gy, g->in[1]);
-  if (fused) return;
-  dm_Tensor *rows = x_rows(x, gy);
-  if (g->need[1]) g->gx[1] = x_matmul(x, x_mt(x, rows), x_rows(x, g->in[0]));
-  if (g->n_in > 2 && g->need[2]) g->gx[2] = x_sum(x, rows, (dm_Ints){1, {0}}, false);
 }
 
 /* ---- outer ---- */

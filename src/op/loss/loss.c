@@ -2,11 +2,11 @@
 
    x is (N, C, d...) or (C), target (N, d...) or (). A row is the C logits of one
    target; they lie d apart. Labels count from the call's base. Cross entropy reads
-   each row once per pass and saves nothing but its inputs: with lse = logsumexp(x),
-   label y, weights w and smoothing s, a row's loss is (1 - s) w_y (lse - x_y) + s /
-   C * sum over k of w_k (lse - x_k), and its gradient, computed again from x in one
-   more pass, is g (A softmax(x) - (1 - s) w_y onehot(y) - s / C w) with A = (1 - s)
-   w_y + s / C sum(w). There is no tensor of log-probabilities. Row losses and
+   each row once per pass and saves nothing but its inputs (16-bit ones under autocast, too,
+   whose loss is float32): with lse = logsumexp(x), label y, weights w and smoothing s, a row's
+   loss is (1 - s) w_y (lse - x_y) + s / C * sum over k of w_k (lse - x_k), and its gradient,
+   computed again from x in one more pass, is g (A softmax(x) - (1 - s) w_y onehot(y) - s / C w)
+   with A = (1 - s) w_y + s / C sum(w). There is no tensor of log-probabilities. Row losses and
    weights are float64; mean divides their sum by the sum of the targets' weights, as
    in PyTorch. The row loops are in cpu/loops/cross.inc. */
 #include <math.h>
@@ -156,10 +156,11 @@ static dm_status spread_gradient(Work *w, int64_t reduction, dm_Tensor *gy) {
   return DM_OK;
 }
 
-/* Output: the target's shape, or a scalar, in x's dtype. */
+/* Output: the target's shape, or a scalar, in x's dtype, or its compute type if `wide`. */
 static dm_status loss_meta(dm_Call *c, const dm_Tensor *x, const dm_Tensor *target,
-                           int64_t reduction) {
-  dm_out_like(c, 0, target, (dm_DType)x->dtype);
+                           int64_t reduction, bool wide) {
+  const dm_DType dtype = (dm_DType)x->dtype;
+  dm_out_like(c, 0, target, wide ? dm_compute_dtype(dtype) : dtype);
   if (reduction != DM_LOSS_NONE) c->out_meta[0].ndim = 0;
   return DM_OK;
 }
@@ -186,7 +187,7 @@ dm_status cross_entropy_rule(dm_Call *c) {
   if (!(a->label_smoothing >= 0 && a->label_smoothing <= 1))
     return dm_fail(DM_EARG, "cross_entropy: label_smoothing is %g, wanted 0 to 1",
                    a->label_smoothing);
-  return loss_meta(c, x, c->in[1], a->reduction);
+  return loss_meta(c, x, c->in[1], a->reduction, dm_thread_state()->autocast.widens);
 }
 
 /* in: x, target, weight. Without gy it computes the loss, with gy the gradient of x. */
@@ -225,13 +226,25 @@ dm_status cross_entropy_backward_cpu(dm_Call *c) {
   return cross_entropy(c, c->in + 1, c->in[0]);
 }
 
+/* in: x, which becomes its gradient, gy, target, weight. A row is read before it is written. */
+dm_status cross_entropy_overwrite_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+
+dm_status cross_entropy_overwrite_cpu(dm_Call *c) {
+  dm_Tensor *const in[3] = {c->in[0], c->in[2], c->n_in > 3 ? c->in[3] : NULL};
+  return cross_entropy(c, in, c->in[1]);
+}
+
 /* The gradient as a composition: g (A (p - 1/C) + K) with p = softmax(x), A the
    total weight of a row's targets and K the gradient at x = 0. A and K do not depend
    on x, so the result can be differentiated again. */
 static void cross_entropy_composed(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_CrossEntropyAttr *a = g->attr;
-  dm_Tensor *logits = g->in[0], *target = g->in[1], *weight = g->in[2], *gy = g->gy[0];
+  dm_Tensor *logits = x_cast(x, g->in[0], dm_compute_dtype((dm_DType)g->in[0]->dtype));
+  dm_Tensor *target = g->in[1], *weight = g->in[2], *gy = g->gy[0];
   const int dim = logits->ndim == 1 ? 0 : 1;
   const double classes = (double)logits->shape[dim];
   dm_CrossEntropyAttr each = *a;
@@ -258,10 +271,30 @@ static void cross_entropy_composed(dm_Grad *g) {
   g->gx[0] = x_mul(x, gy, x_add(x, x_mul(x, A, x_shift(x, p, -1 / classes)), K));
 }
 
-/* One fused call, or the composition under create_graph. */
+/* May a gradient be written over saved input i? It is dense, an intermediate result, and only
+   its node and the turn that runs hold it. */
+static bool may_overwrite(const dm_Grad *g, int i) {
+  const dm_Tensor *t = g->in[i];
+  return g->last && t->node && !t->base && t->offset == 0 && dm_tensor_is_contiguous(t) &&
+         atomic_load(&t->refs) == 2 && atomic_load(&t->storage->refs) == 1;
+}
+
+/* The gradient in the memory of the logits, under a handle without their history. */
+static void overwrite_logits(dm_Grad *g) {
+  dm_Tensor *gx = NULL;
+  if (g->x->st == DM_OK) g->x->st = dm_tensor_alias(g->in[0], &gx);
+  if (!dm_x_own(g->x, gx)) return;
+  dm_Tensor *in[4] = {gx, g->gy[0], g->in[1], g->in[2]};
+  g->x->st = dm_call_inplace(DM_OP_cross_entropy_overwrite, 4, in, g->attr);
+  g->gx[0] = gx;
+}
+
+/* One fused call, or the composition under create_graph. Nobody else may read what the logits
+   were: they are often the largest tensor of a language model. */
 void cross_entropy_grad(dm_Grad *g) {
   if (!g->need[0]) return;
   if (g->create_graph) cross_entropy_composed(g);
+  else if (may_overwrite(g, 0)) overwrite_logits(g);
   else
     g->gx[0] = dm_x(g->x, DM_OP_cross_entropy_backward, g->attr, 4, g->gy[0], g->in[0],
                     g->in[1], g->in[2]);
@@ -274,7 +307,7 @@ dm_status nll_loss_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
   DM_TRY(dm_check_float(c, x, "x"));
   DM_TRY(check_loss(c, x->ndim, x->shape, c->in[1], c->in[2]));
-  return loss_meta(c, x, c->in[1], DM_ATTR(dm_NllLossAttr, c)->reduction);
+  return loss_meta(c, x, c->in[1], DM_ATTR(dm_NllLossAttr, c)->reduction, false);
 }
 
 /* A row's loss is -w_y x_y, and 0 for ignored labels. */

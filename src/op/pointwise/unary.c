@@ -187,11 +187,35 @@ dm_Tensor *x_unary_back(dm_X *x, dm_OpId id, const double pq[2], dm_Tensor *gy,
   return dm_x(x, DM_OP_unary_backward, &a, 2, gy, saved);
 }
 
+/* Does nobody but the holder of t, which may be a view of a tensor that went, read its bytes?
+ */
+static bool is_alone(const dm_Tensor *t) {
+  const dm_Tensor *b = t->base;
+  const bool base_alone = !b || (atomic_load(&b->refs) == 1 && !b->base && !b->node);
+  return atomic_load(&t->refs) == 1 && base_alone &&
+         atomic_load(&t->storage->refs) == (b ? 2 : 1);
+}
+
+/* May gx be written over gy, which is as large? Only the pass holds it. */
+static bool may_overwrite(const dm_Grad *g, const dm_Tensor *saved) {
+  const dm_Tensor *gy = g->gy[0];
+  return g->last && saved && gy->dtype == saved->dtype && dm_same_shape(gy, saved) &&
+         !gy->node && dm_tensor_is_contiguous(gy) && dm_tensor_is_contiguous(saved) &&
+         is_alone(gy);
+}
+
 /* The row says whether the derivative reads x or y, so only one of them was saved. */
 void unary_grad(dm_Grad *g) {
   dm_Tensor *saved = g->in[0] ? g->in[0] : g->out[0];
   double pq[2];
   dm_unary_params(g->op->signature, g->attr, pq);
+  if (may_overwrite(g, saved)) {
+    dm_Tensor *in[2] = {g->gy[0], saved};
+    const dm_UnaryBackwardAttr a = {dm_op_id(g->op), pq[0], pq[1]};
+    g->x->st = dm_call_inplace(DM_OP_unary_backward, 2, in, &a);
+    g->gx[0] = dm_x_own(g->x, dm_tensor_ref(in[0]));
+    return;
+  }
   g->gx[0] = x_unary_back(g->x, dm_op_id(g->op), pq, g->gy[0], saved, g->create_graph);
 }
 
