@@ -74,13 +74,17 @@ describe("loops compiled for several processors", function()
     local function info(environment)
       local pipe = io.popen(([[%s lua5.4 -e '
         package.path, package.cpath = %q, %q
-        print(require("demilune").cpu_info().variant)' 2>&1]]):format(environment, package.path,
+        local info = require("demilune").cpu_info()
+        print(info.variant, info.loops)' 2>&1]]):format(environment, package.path,
         package.cpath))
       local text = pipe:read "a"
       pipe:close()
       return text
     end
-    assert.equal("plain\n", info "DEMILUNE_CPU=plain")
+    assert.equal("plain\tplain\n", info "DEMILUNE_CPU=plain")
+    local variant, loops = info "":match "^(%w+)\t(%w+)\n$"
+    local wanted = {plain = "plain", neon = "plain", avx2 = "avx2"}
+    assert.equal(wanted[variant] or "avx512", loops)
   end)
   it("agree: the widest here", function() agree("") end) -- "" sets no limit
   it("agree: not wider than AVX2", function() agree("avx2") end)

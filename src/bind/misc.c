@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "bind/bind.h"
+#include "cpu/loops/loops.h"
 #include "cpu/threads.h"
 #include "cpu/variant.h"
 #include "engine/policy.h"
@@ -39,12 +40,14 @@ static int get_num_threads(lua_State *L) {
   return 1;
 }
 
-/* cpu_info() -> {variant}: the kernels that run here ("plain", "neon", "avx2", "avx512",
-   "avx512bf16", "amx"). */
+/* cpu_info() -> {variant, loops}: the processor ("plain", "neon", "avx2", "avx512",
+   "avx512bf16", "amx"), and the vectors of the loops over elements that run here. */
 static int cpu_info(lua_State *L) {
-  lua_createtable(L, 0, 1);
+  lua_createtable(L, 0, 2);
   lua_pushstring(L, dm_variant_name(dm_cpu_variant()));
   lua_setfield(L, -2, "variant");
+  lua_pushstring(L, dm_loops_name());
+  lua_setfield(L, -2, "loops");
   return 1;
 }
 

@@ -27,8 +27,13 @@ check("demilune", function()
 end)
 
 check("processor", function()
-  local variant = core.cpu_info().variant
-  return true, ("kernels for %s, %d threads"):format(variant, core.get_num_threads())
+  local info = core.cpu_info()
+  local text = ("kernels for %s, %d threads"):format(info.variant, core.get_num_threads())
+  if info.loops == "plain" and info.variant:find "^a[vm]x" then
+    return nil, text .. "; loops without vectors, for it was built for another processor",
+      "remove build/, or configure it with -DDM_NATIVE=OFF"
+  end
+  return true, text
 end)
 
 check("memory", function()

@@ -191,7 +191,8 @@
 ---@name dm.set_num_threads
 
 --- Tells the kernels that run on this processor: `variant` is "plain", "neon", "avx2",
---- "avx512", "avx512bf16" or "amx".
+--- "avx512", "avx512bf16" or "amx"; `loops`, the vectors of the loops over elements, is "plain",
+--- "avx2" or "avx512". A build for another processor (DM_NATIVE) may have but "plain" ones.
 ---@return table
 ---```lua
 ---print(dm.cpu_info().variant)

@@ -24,3 +24,9 @@ const dm_Loops *dm_loops(void) {
   DM_WIDEST(loops_of, widest);
   return widest;
 }
+
+const char *dm_loops_name(void) {
+  const dm_Loops *l = dm_loops();
+  if (l == &dm_loops_plain) return "plain";
+  return l == dm_loops_avx2() ? "avx2" : "avx512";
+}

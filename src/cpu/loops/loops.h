@@ -153,5 +153,6 @@ extern const dm_Loops dm_loops_plain;
 const dm_Loops *dm_loops_avx2(void);
 const dm_Loops *dm_loops_avx512(void);
 const dm_Loops *dm_loops(void); /* the widest that runs here */
+const char *dm_loops_name(void); /* of their vectors: "plain", "avx2", "avx512" */
 
 #endif
