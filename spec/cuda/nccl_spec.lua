@@ -85,8 +85,9 @@ describe("NCCL", function()
     local text, code, seconds = ranks(3, "dies 5")
     assert.not_equal(0, code, text)
     assert.equal(0, launch.told(text, "true\t"), text)
-    assert.is_true(launch.told(text, "rank 0 is ended by SIGTERM: it waits in all_reduce")
-      + launch.told(text, "rank 0 has waited for") > 0, text)
+    -- mpirun may end one of the two that are left before it says a word
+    assert.is_true(launch.told(text, "is ended by SIGTERM: it waits in all_reduce")
+      + launch.told(text, "has waited for") > 0, text)
     assert.is_true(seconds < 30)
   end)
 
