@@ -56,6 +56,63 @@ describe("dm.fft", function()
     end
   end)
 
+  -- The spectrum of real x along dim by the complex transform.
+  local function spectrum(x, dim, inverse)
+    local pairs_of = dm.stack({x, dm.zeros_like(x)}, -1)
+    return (inverse and fft.ifft or fft.fft)(pairs_of, {dim = dim})
+  end
+
+  it("has real transforms that are parts of the complex ones, along any dim", function()
+    dm.manual_seed(8)
+    for _, n in ipairs{1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 30, 62, 74, 97, 128} do
+      for _, dtype in ipairs{"float32", "float64"} do
+        local near = dtype == "float32" and 1e-6 or 1e-14
+        local x = dm.randn(9, n, 13, {dtype = dtype})
+        for dim = 1, 3 do
+          local size = x.shape[dim]
+          local whole, back = spectrum(x, dim), spectrum(x, dim, true)
+          local half, wanted = fft.rfft(x, {dim = dim}), size // 2 + 1
+          local function check(got, want)
+            local most = near * (1 + want:abs():max():item())
+            assert.is_true((got - want):abs():max():item() < most, n .. " " .. dim)
+          end
+          check(half, whole:narrow(dim, 1, wanted))
+          check(fft.ihfft(x, {dim = dim}), back:narrow(dim, 1, wanted))
+          check(fft.irfft(half, {n = size, dim = dim}), x)
+          check(fft.hfft(fft.ihfft(x, {dim = dim}), {n = size, dim = dim}), x)
+          check(fft.rfftn(x, {dim = {1, 3, 2}}),
+            fft.fftn(dm.stack({x, dm.zeros_like(x)}, -1)):narrow(2, 1, n // 2 + 1))
+        end
+      end
+    end
+  end)
+
+  it("leaves out the imaginary parts that half a spectrum cannot have", function()
+    for _, n in ipairs{1, 2, 5, 6} do
+      local x = dm.randn(n // 2 + 1, 2, {dtype = "float64"})
+      local real = x:clone()
+      real[1][2] = 0
+      if n % 2 == 0 then real[n // 2 + 1][2] = 0 end
+      assert.is_true(dm.equal(fft.irfft(x, {n = n}), fft.irfft(real, {n = n})), n)
+    end
+  end)
+
+  it("has real transforms whose slices' bits do not depend on the others", function()
+    dm.manual_seed(9)
+    for _, n in ipairs{2, 5, 6, 12, 31, 62, 64, 74} do
+      local x = dm.randn(19, n)
+      local y, columns = fft.rfft(x), fft.rfft(x:t():contiguous(), {dim = 1})
+      assert.is_true(dm.equal(y, columns:transpose(1, 2)), n)
+      local back = fft.irfft(y, {n = n})
+      local back_columns = fft.irfft(columns:contiguous(), {n = n, dim = 1})
+      assert.is_true(dm.equal(back, back_columns:t()), n)
+      for i = 1, 19, 3 do
+        assert.is_true(dm.equal(y[i], fft.rfft(x[i])), n)
+        assert.is_true(dm.equal(back[i], fft.irfft(y[i], {n = n})), n)
+      end
+    end
+  end)
+
   it("answers on any number of threads alike", function()
     local x = dm.randn(64, 300, 2)
     local before = dm.get_num_threads()

@@ -8,17 +8,29 @@
 
 typedef struct dm_Fft dm_Fft;
 
+/* What a transform of n points takes and gives: n complex points and as many; n real ones and
+   the first n / 2 + 1 of their spectrum, whose others are the conjugates of these; or these and
+   the n real ones. */
+typedef enum dm_FftForm { DM_FFT_PAIRS, DM_FFT_HALVES, DM_FFT_REALS } dm_FftForm;
+
 /* A plan for transforms of n >= 1 points; freed by dm_fft_free. NULL when memory is out.
    Several threads may use it at once. */
-dm_Fft *dm_fft_new(int64_t n);
+dm_Fft *dm_fft_new(int64_t n, dm_FftForm form);
 void dm_fft_free(dm_Fft *f);
 
-/* Doubles that a transform wants as its work space, for each lane. */
-int64_t dm_fft_work_size(const dm_Fft *f);
+/* The complex points that a transform is made of: n, or n / 2 of an even number n of real
+   points, each of which has two of them as its parts. */
+int64_t dm_fft_points(const dm_Fft *f);
 
-/* y_k = sum over j of x_j e^(-2 pi i j k / n), or of e^(+...) where inverse: in place. `lanes`
-   transforms at once, 1 or DM_FFT_LANES: x has a point of each, the real parts and then the
-   imaginary ones, and so n points. */
-void dm_fft_run(const dm_Fft *f, int lanes, double *x, bool inverse, double *buffer);
+/* Doubles, for each lane, of x and the work space of dm_fft_run together. */
+int64_t dm_fft_size(const dm_Fft *f);
+
+/* y_k = sum over j of x_j e^(-2 pi i j k / n), in place, of `lanes` transforms at once,
+   DM_FFT_FEW or DM_FFT_LANES: x has a point of each, the real parts and then the imaginary
+   ones, and so all points of what dm_fft_points says. `ends` multiplies those points of half a
+   spectrum that are conjugates of themselves, 0 and n / 2, which are real. Half the spectrum of
+   an even number of points comes twice as large. The work space follows x, in one array of
+   dm_fft_size. */
+void dm_fft_run(const dm_Fft *f, int lanes, double ends, double *x);
 
 #endif

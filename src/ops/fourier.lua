@@ -9,9 +9,14 @@ op.composed "complex" {
 
 op.kernel "fft_slices" {
   tensors = "x",
-  options = {"dim:dim", "inverse:bool", "scale:num"},
+  options = {
+    "dim:dim", "inverse:bool", "scale:num", "form:enum(pairs|halves|reals)=pairs", "n:int=-1",
+    "twice:bool=0",
+  },
   flags = "hidden any_device",
-  doc = "scale times the transforms of complex signals along dim",
+  doc = "scale times the transforms of complex signals along dim (pairs), of n real ones, as the "
+    .. "first n / 2 + 1 points (halves), or from these n real ones (reals); twice: points that "
+    .. "stand for their conjugates, too, count twice",
 }
 
 op.composed "fft_fft" {

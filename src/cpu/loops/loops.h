@@ -18,6 +18,7 @@
 #include "base/step.h"
 #include "base/triple.h"
 #include "cpu/loops/block.h"
+#include "cpu/loops/fft_pass.h"
 #include "cpu/loops/reduce.h"
 #include "cpu/threads.h"
 
@@ -140,7 +141,12 @@ typedef struct dm_Loops {
   void (*philox_words)(dm_Generator g, uint64_t counter, int64_t n, uint32_t *out);
   /* Normal numbers of n words, n even; the same bits in all tables (base/normal.h). */
   void (*normal)(const uint32_t *w, int64_t n, float *v);
-  dm_FftPass *fft_one, *fft_lanes; /* one transform, and DM_FFT_LANES at once; the same bits */
+  /* Of DM_FFT_FEW transforms at once, and of DM_FFT_LANES; the same bits. */
+  dm_FftPass *fft_pass[2];
+  void (*fft_split[2])(int64_t h, const double *roots, double sign, double *x);
+  /* Of float32, and of float64 (fft_moves.inc). */
+  void (*fft_gather[2])(const dm_FftMove *m, int lanes, const void *x, double *v);
+  void (*fft_scatter[2])(const dm_FftMove *m, int lanes, const double *v, void *y);
   /* v rounded stochastically; see dm_round_stochastic. */
   void (*round_stochastic)(dm_DType to, const uint32_t *w, int64_t n, float *v);
   dm_ReduceF32 *reduce32[DM_N_REDUCE];

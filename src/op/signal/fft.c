@@ -1,7 +1,7 @@
 /* dm.fft: Fourier transforms. There is no complex dtype: complex numbers are pairs in a last
    dim of 2, real part first, which attributes' dims do not count. One kernel, fft_slices,
-   transforms every slice of pairs along one dim; transforms of real numbers and over several
-   dims are composed of it, and so are their gradients.
+   transforms every slice along one dim, pairs to pairs, real numbers to half a spectrum or
+   back; transforms over several dims are composed of it, and so are their gradients.
 
    The kernel runs on the host, in float64, and rounds once; cpu/fft.h has the algorithm. A
    length with small prime factors takes Stockham's transform, which goes factor by factor from
@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/fft.h"
+#include "cpu/loops/loops.h"
 #include "cpu/scratch.h"
 #include "cpu/threads.h"
 #include "op/along.h"
@@ -23,71 +24,101 @@
 
 /* ---- transforms along one dim ---- */
 
-/* Op fft_slices: x (..., 2) float32 or float64, along dim, times scale. */
+/* Op fft_slices: x float32 or float64, along dim of n points, times scale; (..., n, ..., 2) to
+   the same, (..., n, ...) to (..., n / 2 + 1, ..., 2), or back. */
 dm_status fft_slices_rule(dm_Call *c) {
-  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  const dm_FftSlicesAttr *a = DM_ATTR(dm_FftSlicesAttr, c);
+  const dm_Tensor *x = c->in[0];
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  if (a->form == DM_FFT_PAIRS) return DM_OK;
+  dm_Meta *m = &c->out_meta[0];
+  m->shape[a->dim] = a->form == DM_FFT_HALVES ? a->n / 2 + 1 : a->n;
+  if (a->form == DM_FFT_REALS) m->ndim--;
+  else if (m->ndim == DM_MAX_DIM)
+    return dm_fail(DM_EARG, "fft: x has shape %s, wanted at most %d dims", DM_SHAPE(x),
+                   DM_MAX_DIM - 1);
+  else m->shape[m->ndim++] = 2;
   return DM_OK;
 }
 
-/* Slices of n pairs along a dim of x, to y; both dense, float64 if wide, else float32. */
+/* Slices of x to slices of y, both dense, float64 if wide, else float32. */
 typedef struct Slices {
   const dm_Fft *plan;
-  dm_Along along; /* in pairs */
+  dm_Along from, to;      /* in pairs or real numbers */
+  int from_size, to_size; /* numbers of one: 2 or 1 */
+  dm_FftMove get, put;
   const void *x;
   void *y;
-  bool wide, inverse;
-  double scale;
+  double ends;
+  bool wide;
   int lanes;          /* slices at once */
   atomic_bool failed; /* out of memory */
 } Slices;
 
-/* Slices i .. i + lanes - 1 are gathered as float64, point by point the real parts and then the
-   imaginary ones, and scattered. */
-#define MOVES(SUFFIX, TYPE)                                                              \
-  static void gather_##SUFFIX(const Slices *l, int64_t i, int lanes, double *v) {        \
-    const int64_t n = l->along.n, step = 2 * l->along.inner;                             \
-    for (int k = 0; k < lanes; k++) {                                                    \
-      const TYPE *x = (const TYPE *)l->x + 2 * dm_along_at(&l->along, i + k);            \
-      for (int64_t j = 0; j < n; j++, x += step) {                                       \
-        v[2 * j * lanes + k] = (double)x[0];                                             \
-        v[(2 * j + 1) * lanes + k] = (double)x[1];                                       \
-      }                                                                                  \
-    }                                                                                    \
-  }                                                                                      \
-  static void scatter_##SUFFIX(const Slices *l, int64_t i, int lanes, const double *v) { \
-    const int64_t n = l->along.n, step = 2 * l->along.inner;                             \
-    for (int k = 0; k < lanes; k++) {                                                    \
-      TYPE *y = (TYPE *)l->y + 2 * dm_along_at(&l->along, i + k);                        \
-      for (int64_t j = 0; j < n; j++, y += step) {                                       \
-        y[0] = (TYPE)(v[2 * j * lanes + k] * l->scale);                                  \
-        y[1] = (TYPE)(v[(2 * j + 1) * lanes + k] * l->scale);                            \
-      }                                                                                  \
-    }                                                                                    \
-  }
-MOVES(f32, float)
-MOVES(f64, double)
-#undef MOVES
+/* Slices i, i + 1 ...; behind the last one this one again. */
+static void move_to(dm_FftMove *m, const dm_Along *a, int size, int64_t i, int64_t end) {
+  for (int k = 0; k < DM_FFT_LANES; k++)
+    m->at[k] = size * dm_along_at(a, dm_min_i64(i + k, end - 1));
+  const bool side_by_side = i + DM_FFT_LANES <= end && i % a->inner + DM_FFT_LANES <= a->inner;
+  m->apart = side_by_side ? size : 0;
+}
 
-/* Slices begin .. end - 1, l->lanes at once and the last ones each by itself, in a buffer of
-   the thread. */
+/* Slices begin .. end - 1, l->lanes at once, in a buffer of the thread. */
 static void transform_slices(void *ctx, int64_t begin, int64_t end) {
   Slices *l = ctx;
-  const int64_t n = 2 * l->along.n;
-  const int most = l->lanes;
-  double *v =
-      dm_scratch(DM_SCRATCH_TASK, most * (int64_t)sizeof *v * (n + dm_fft_work_size(l->plan)));
+  const int64_t n_bytes = (int64_t)sizeof(double) * l->lanes * dm_fft_size(l->plan);
+  double *v = dm_scratch(DM_SCRATCH_TASK, n_bytes);
   if (!v) {
     atomic_store(&l->failed, true);
     return;
   }
-  for (int64_t i = begin; i < end;) {
-    const int lanes = end - i < most ? 1 : most;
-    if (l->wide) gather_f64(l, i, lanes, v);
-    else gather_f32(l, i, lanes, v);
-    dm_fft_run(l->plan, lanes, v, l->inverse, v + n * lanes);
-    if (l->wide) scatter_f64(l, i, lanes, v);
-    else scatter_f32(l, i, lanes, v);
-    i += lanes;
+  dm_FftMove get = l->get, put = l->put;
+  for (int64_t i = begin; i < end; i += l->lanes) {
+    move_to(&get, &l->from, l->from_size, i, end);
+    move_to(&put, &l->to, l->to_size, i, end);
+    dm_loops()->fft_gather[l->wide](&get, l->lanes, l->x, v);
+    dm_fft_run(l->plan, l->lanes, l->ends, v);
+    dm_loops()->fft_scatter[l->wide](&put, l->lanes, v, l->y);
+  }
+}
+
+/* Complex points, or real ones as `points` complex ones of which each is two, or one. */
+static dm_FftMove pairs_move(const dm_Along *a, bool exchanged, double re, double im) {
+  return (dm_FftMove){.n = a->n,
+                      .step = 2 * a->inner,
+                      .re = exchanged,
+                      .im = !exchanged,
+                      .by_re = re,
+                      .by_im = im};
+}
+static dm_FftMove reals_move(const dm_Along *a, int64_t points, double by) {
+  const bool two = points < a->n;
+  return (dm_FftMove){.n = points,
+                      .step = (two ? 2 : 1) * a->inner,
+                      .im = two ? a->inner : -1,
+                      .by_re = by,
+                      .by_im = by};
+}
+
+/* How the points are moved. The inverse exchanges the parts of complex points; with real ones
+   on the other side their conjugates do. Points that stand for their conjugates, too, are all
+   but `ends`, whose factor and scale make up for what the plan does with the others. */
+static void plan_moves(Slices *l, const dm_FftSlicesAttr *a) {
+  const int64_t points = dm_fft_points(l->plan);
+  const double scale = a->scale;
+  l->ends = 1;
+  if (a->form == DM_FFT_PAIRS) {
+    l->get = pairs_move(&l->from, a->inverse, 1, 1);
+    l->put = pairs_move(&l->to, a->inverse, scale, scale);
+  } else if (a->form == DM_FFT_HALVES) {
+    const double by = scale * (a->twice ? 2 : 1) * (points < a->n ? 0.5 : 1);
+    l->ends = a->twice ? 0.5 : 1;
+    l->get = reals_move(&l->from, points, 1);
+    l->put = pairs_move(&l->to, false, by, a->inverse ? -by : by);
+  } else {
+    l->ends = a->twice ? 1 : 2;
+    l->get = pairs_move(&l->from, false, 1, a->inverse ? -1 : 1);
+    l->put = reals_move(&l->to, points, a->twice ? scale : scale / 2);
   }
 }
 
@@ -96,27 +127,30 @@ static void transform_slices(void *ctx, int64_t begin, int64_t end) {
 static dm_status run_slices(const dm_Call *c, const dm_Tensor *x, dm_Tensor *y) {
   enum { GRAIN = 8192, MOST = 1 << 14 };
   const dm_FftSlicesAttr *a = DM_ATTR(dm_FftSlicesAttr, c);
-  Slices l = {.along = dm_along_shape(x->ndim - 1, x->shape, (int)a->dim),
+  if (x->numel == 0 || y->numel == 0) return DM_OK;
+  const bool reals = a->form == DM_FFT_HALVES, real = a->form == DM_FFT_REALS;
+  Slices l = {.from = dm_along_shape(x->ndim - !reals, x->shape, (int)a->dim),
+              .to = dm_along_shape(y->ndim - !real, y->shape, (int)a->dim),
+              .from_size = reals ? 1 : 2,
+              .to_size = real ? 1 : 2,
               .x = dm_tensor_data(x),
               .y = dm_tensor_data(y),
-              .wide = x->dtype == DM_F64,
-              .inverse = a->inverse,
-              .scale = a->scale};
-  if (x->numel == 0) return DM_OK;
-  dm_Fft *plan = dm_fft_new(l.along.n);
-  const int64_t slices = dm_along_slices(&l.along);
+              .wide = x->dtype == DM_F64};
+  const int64_t slices = dm_along_slices(&l.from), n = dm_max_i64(l.from.n, l.to.n);
+  dm_Fft *plan = dm_fft_new(reals ? l.from.n : l.to.n, (dm_FftForm)a->form);
   l.plan = plan;
-  l.lanes = slices >= DM_FFT_LANES && l.along.n <= MOST ? DM_FFT_LANES : 1;
-  if (plan)
-    dm_parallel_for(slices, dm_max_i64(GRAIN / l.along.n / l.lanes, 1) * l.lanes,
-                    transform_slices, &l);
+  l.lanes = slices > DM_FFT_FEW && n <= MOST ? DM_FFT_LANES : DM_FFT_FEW;
+  if (plan) {
+    plan_moves(&l, a);
+    dm_parallel_for(slices, dm_max_i64(GRAIN / n / l.lanes, 1) * l.lanes, transform_slices, &l);
+  }
   dm_fft_free(plan);
   dm_scratch_trim(DM_SCRATCH_TASK);
   return plan && !atomic_load(&l.failed) ? DM_OK
                                          : dm_fail(DM_EMEM,
                                                    "fft: out of memory for slices of "
                                                    "%lld points",
-                                                   (long long)l.along.n);
+                                                   (long long)n);
 }
 
 dm_status fft_slices_any(dm_Call *c) {
@@ -124,10 +158,12 @@ dm_status fft_slices_any(dm_Call *c) {
 }
 
 /* The transform is linear, and its matrix symmetric: the adjoint is the other direction, with
-   the same scale. */
+   the same scale. Real numbers see the real part of that of half a spectrum, whose points count
+   as often as they did. */
 void fft_slices_grad(dm_Grad *g) {
   dm_FftSlicesAttr a = *(const dm_FftSlicesAttr *)g->attr;
   a.inverse = !a.inverse;
+  if (a.form != DM_FFT_PAIRS) a.form = DM_FFT_HALVES + DM_FFT_REALS - a.form;
   g->gx[0] = dm_x(g->x, DM_OP_fft_slices, &a, 1, g->gy[0]);
 }
 
@@ -146,17 +182,17 @@ typedef struct Asked {
 #define FFT(c) ((c)->op->name + sizeof "fft")
 
 /* t as floats, and how many of its dims count. */
-static dm_status open_asked(dm_Call *c, dm_X *x, bool complex, Asked *a, int *rank) {
+static dm_status open_asked(dm_Call *c, dm_X *x, bool pairs, Asked *a, int *rank) {
   dm_Tensor *t = c->in[0];
   if (dm_kind((dm_DType)t->dtype) < dm_kind(DM_F32)) t = x_cast(x, t, DM_F32);
   DM_TRY(x->st);
   if (t->dtype != DM_F32 && t->dtype != DM_F64)
     return dm_fail(DM_EARG, "fft.%s: x is %s, wanted float32 or float64", FFT(c),
                    dm_dtype_name((dm_DType)t->dtype));
-  *rank = t->ndim - complex;
-  if (complex ? *rank < 1 || t->shape[*rank] != 2 : *rank < 1)
+  *rank = t->ndim - pairs;
+  if (pairs ? *rank < 1 || t->shape[*rank] != 2 : *rank < 1)
     return dm_fail(DM_EARG, "fft.%s: x has shape %s, wanted %s", FFT(c), DM_SHAPE(t),
-                   complex ? "complex numbers in a last dim of 2" : "one dim or more");
+                   pairs ? "complex numbers in a last dim of 2" : "one dim or more");
   a->t = t;
   return DM_OK;
 }
@@ -179,20 +215,20 @@ static dm_status add_dim(dm_Call *c, Asked *a, int rank, int64_t dim, int64_t po
 }
 
 /* Of a transform over one dim: n points, dim, norm. */
-static dm_status one_dim(dm_Call *c, dm_X *x, bool complex, Asked *a) {
+static dm_status one_dim(dm_Call *c, dm_X *x, bool pairs, Asked *a) {
   const dm_FftAttr *at = c->attr;
   int rank = 0;
   *a = (Asked){.norm = at->norm};
-  DM_TRY(open_asked(c, x, complex, a, &rank));
+  DM_TRY(open_asked(c, x, pairs, a, &rank));
   return add_dim(c, a, rank, at->dim, at->n);
 }
 
 /* planes: the last two dims where none are given, else all, or the last ones that s names. */
-static dm_status some_dims(dm_Call *c, dm_X *x, bool complex, bool planes, Asked *a) {
+static dm_status some_dims(dm_Call *c, dm_X *x, bool pairs, bool planes, Asked *a) {
   const dm_FftsAttr *at = c->attr;
   int rank = 0;
   *a = (Asked){.norm = at->norm};
-  DM_TRY(open_asked(c, x, complex, a, &rank));
+  DM_TRY(open_asked(c, x, pairs, a, &rank));
   const int64_t given = at->dim.n, named = at->s.n;
   const int64_t n = given >= 0 ? given : planes ? 2 : named >= 0 ? named : rank;
   if ((named >= 0 && named != n) || n < 1)
@@ -222,27 +258,33 @@ static dm_Tensor *fitted(dm_X *x, dm_Tensor *t, int dim, int64_t n) {
   return x_cat(x, t, x_zeros(x, t->ndim, shape, t), dim);
 }
 
-/* One dim of t transformed. norm: backward scales the inverse by 1 / n, forward the transform,
-   ortho both by 1 / sqrt(n). */
-static dm_Tensor *slices(dm_X *x, const Asked *a, dm_Tensor *t, int dim, bool inverse) {
+/* One dim of t transformed, of n points in the tensor that has all. norm: backward scales the
+   inverse by 1 / n, forward the transform, ortho both by 1 / sqrt(n). */
+static dm_Tensor *slices(dm_X *x, const Asked *a, dm_Tensor *t, int dim, int64_t n,
+                         bool inverse, dm_FftForm form) {
   if (x->st != DM_OK) return NULL;
-  const double n = (double)t->shape[dim];
   if (n < 1) {
     x->st = dm_fail(DM_EARG, "fft: 0 points, wanted 1 or more");
     return NULL;
   }
   const bool divides = a->norm == (inverse ? BACKWARD : FORWARD);
-  const dm_FftSlicesAttr attr = {dim, inverse,
-                                 a->norm == ORTHO ? 1 / sqrt(n)
-                                 : divides        ? 1 / n
-                                                  : 1};
+  const dm_FftSlicesAttr attr = {.dim = dim,
+                                 .inverse = inverse,
+                                 .scale = a->norm == ORTHO ? 1 / sqrt((double)n)
+                                          : divides        ? 1 / (double)n
+                                                           : 1,
+                                 .form = form,
+                                 .n = n,
+                                 .twice = form == DM_FFT_REALS};
   return dm_x(x, DM_OP_fft_slices, &attr, 1, t);
 }
 
 /* Pairs along the dims asked for, without the last `but` of them. */
 static dm_Tensor *transformed(dm_X *x, const Asked *a, dm_Tensor *t, int but, bool inverse) {
-  for (int i = a->n - but - 1; i >= 0; i--)
-    t = slices(x, a, fitted(x, t, a->dim[i], a->points[i]), a->dim[i], inverse);
+  for (int i = a->n - but - 1; i >= 0 && x->st == DM_OK; i--) {
+    t = fitted(x, t, a->dim[i], a->points[i]);
+    if (t) t = slices(x, a, t, a->dim[i], t->shape[a->dim[i]], inverse, DM_FFT_PAIRS);
+  }
   return t;
 }
 
@@ -252,58 +294,27 @@ static dm_status complex_to_complex(dm_Call *c, dm_X *x, const Asked *a, bool in
   return x->st;
 }
 
-/* n real points to n / 2 + 1 pairs: the others would be conjugates of these. */
-static dm_status real_to_complex(dm_Call *c, dm_X *x, const Asked *a) {
+/* n real points to n / 2 + 1 pairs: the others would be conjugates of these. ihfft, ihfft2 and
+   ihfftn are the inverse. */
+static dm_status real_to_complex(dm_Call *c, dm_X *x, const Asked *a, bool inverse) {
   const int last = a->dim[a->n - 1];
   dm_Tensor *t = fitted(x, a->t, last, a->points[a->n - 1]);
-  if (!t) return x->st;
-  t = dm_x(x, DM_OP_stack, &(int64_t){-1}, 2, t, x_zeros_like(x, t));
-  t = slices(x, a, t, last, false);
-  if (!t) return x->st;
-  t = x_narrow(x, t, last, 0, t->shape[last] / 2 + 1);
-  c->out[0] = transformed(x, a, t, 1, false);
+  if (t) t = slices(x, a, t, last, t->shape[last], inverse, DM_FFT_HALVES);
+  c->out[0] = transformed(x, a, t, 1, inverse);
   return x->st;
 }
 
-/* Every pair times (1, -1). */
-static dm_Tensor *conjugate(dm_X *x, dm_Tensor *t) {
-  const dm_LinspaceAttr signs = {1, -1, 2, t->dtype, dm_device_code(t->device)};
-  return x_mul(x, t, dm_x(x, DM_OP_linspace, &signs, 0));
-}
-
 /* n real points from the first half of their spectrum, n / 2 + 1 pairs: the others are the
-   conjugates in reverse, which are appended; the imaginary parts of the result are dropped. */
-static dm_status complex_to_real(dm_Call *c, dm_X *x, const Asked *a) {
+   conjugates in reverse. hfft, hfft2 and hfftn are not the inverse. */
+static dm_status complex_to_real(dm_Call *c, dm_X *x, const Asked *a, bool inverse) {
   const int last = a->dim[a->n - 1];
   const int64_t given = a->points[a->n - 1],
                 n = given < 0 ? 2 * (a->t->shape[last] - 1) : given;
   if (n < 1)
     return dm_fail(DM_EARG, "fft.%s: %lld points, wanted 1 or more; hint: n says how many",
                    FFT(c), (long long)n);
-  dm_Tensor *t = transformed(x, a, a->t, 1, true);
-  t = fitted(x, t, last, n / 2 + 1);
-  const int64_t mirrored = n - (n / 2 + 1);
-  if (t && mirrored > 0) {
-    dm_Tensor *rest = x_narrow(x, t, last, 1, mirrored);
-    rest = dm_x(x, DM_OP_flip, &(dm_Ints){1, {last}}, 1, rest);
-    t = rest ? x_cat(x, t, conjugate(x, rest), last) : NULL;
-  }
-  t = slices(x, a, t, last, true);
-  c->out[0] = dm_x(x, DM_OP_select, &(int64_t[2]){-1, 0}, 1, t);
-  return x->st;
-}
-
-/* hfft is irfft of the conjugates, ihfft the conjugate of rfft, each scaled as its inverse is:
-   forward and backward are swapped. */
-static dm_status hermitian_to_real(dm_Call *c, dm_X *x, Asked a) {
-  a.norm = FORWARD - a.norm;
-  a.t = conjugate(x, a.t);
-  return a.t ? complex_to_real(c, x, &a) : x->st;
-}
-static dm_status real_to_hermitian(dm_Call *c, dm_X *x, Asked a) {
-  a.norm = FORWARD - a.norm;
-  DM_TRY(real_to_complex(c, x, &a));
-  c->out[0] = conjugate(x, c->out[0]);
+  dm_Tensor *t = fitted(x, transformed(x, a, a->t, 1, inverse), last, n / 2 + 1);
+  c->out[0] = slices(x, a, t, last, n, inverse, DM_FFT_REALS);
   return x->st;
 }
 
@@ -324,22 +335,22 @@ static dm_status real_to_hermitian(dm_Call *c, dm_X *x, Asked a) {
   }
 ONE(fft, true, complex_to_complex(c, x, &a, false))
 ONE(ifft, true, complex_to_complex(c, x, &a, true))
-ONE(rfft, false, real_to_complex(c, x, &a))
-ONE(irfft, true, complex_to_real(c, x, &a))
+ONE(rfft, false, real_to_complex(c, x, &a, false))
+ONE(irfft, true, complex_to_real(c, x, &a, true))
 SOME(fft2, true, true, complex_to_complex(c, x, &a, false))
 SOME(ifft2, true, true, complex_to_complex(c, x, &a, true))
-SOME(rfft2, false, true, real_to_complex(c, x, &a))
-SOME(irfft2, true, true, complex_to_real(c, x, &a))
+SOME(rfft2, false, true, real_to_complex(c, x, &a, false))
+SOME(irfft2, true, true, complex_to_real(c, x, &a, true))
 SOME(fftn, true, false, complex_to_complex(c, x, &a, false))
 SOME(ifftn, true, false, complex_to_complex(c, x, &a, true))
-SOME(rfftn, false, false, real_to_complex(c, x, &a))
-SOME(irfftn, true, false, complex_to_real(c, x, &a))
-ONE(hfft, true, hermitian_to_real(c, x, a))
-ONE(ihfft, false, real_to_hermitian(c, x, a))
-SOME(hfft2, true, true, hermitian_to_real(c, x, a))
-SOME(ihfft2, false, true, real_to_hermitian(c, x, a))
-SOME(hfftn, true, false, hermitian_to_real(c, x, a))
-SOME(ihfftn, false, false, real_to_hermitian(c, x, a))
+SOME(rfftn, false, false, real_to_complex(c, x, &a, false))
+SOME(irfftn, true, false, complex_to_real(c, x, &a, true))
+ONE(hfft, true, complex_to_real(c, x, &a, false))
+ONE(ihfft, false, real_to_complex(c, x, &a, true))
+SOME(hfft2, true, true, complex_to_real(c, x, &a, false))
+SOME(ihfft2, false, true, real_to_complex(c, x, &a, true))
+SOME(hfftn, true, false, complex_to_real(c, x, &a, false))
+SOME(ihfftn, false, false, real_to_complex(c, x, &a, true))
 
 /* complex(real, imag): pairs of two float tensors, broadcast together. */
 dm_status complex_compose(dm_Call *c, dm_X *x) {
