@@ -61,14 +61,8 @@ static Complex root(int64_t k, int64_t n) {
 
 /* ---- passes ---- */
 
-/* Doubles that a lane wants: one array for the passes, or the convolution's points and its own
-   plan's array. */
-static int64_t work_size(const dm_Fft *f) {
-  return f->in ? 2 * f->in->n + work_size(f->in) : 2 * f->n;
-}
-
-/* All passes, to and fro between x and work; the result ends in x. */
-static void run_forward(const dm_Fft *f, int lanes, double *x, double *work) {
+/* All passes, to and fro between x and work; gives the one in which the result ends. */
+static double *run_forward(const dm_Fft *f, int lanes, double *x, double *work) {
   dm_FftPass *const pass = dm_loops()->fft_pass[lanes > DM_FFT_FEW];
   double *from = x, *to = work;
   int64_t done = 1;
@@ -79,7 +73,7 @@ static void run_forward(const dm_Fft *f, int lanes, double *x, double *work) {
     from = to;
     to = t;
   }
-  if (from != x) memcpy(x, from, sizeof *x * (size_t)(2 * lanes * f->n));
+  return from;
 }
 
 /* ---- plans ---- */
@@ -116,9 +110,9 @@ static void plan_kernel(dm_Fft *f, int64_t m, double *v) {
       back[0] = to[0] = f->chirp[k].re / (double)m;
       back[DM_FFT_FEW] = to[DM_FFT_FEW] = -f->chirp[k].im / (double)m;
     }
-  run_forward(f->in, DM_FFT_FEW, v, v + SIZE * m);
+  const double *const y = run_forward(f->in, DM_FFT_FEW, v, v + SIZE * m);
   for (int64_t k = 0; k < m; k++)
-    f->kernel[k] = (Complex){v[SIZE * k], v[SIZE * k + DM_FFT_FEW]};
+    f->kernel[k] = (Complex){y[SIZE * k], y[SIZE * k + DM_FFT_FEW]};
 }
 
 /* Sums of x_j e^(-2 pi i j k / n) with j k = (j^2 + k^2 - (k - j)^2) / 2. */
@@ -193,19 +187,19 @@ static void exchange(double *x, int64_t n, int lanes) {
     }
 }
 
-/* Bluestein's convolution: times the chirp, forward, times the kernel's transform, back, times
-   the chirp. Back is forward between two exchanges. */
-static void run_chirp(const dm_Fft *f, int lanes, double *x, double *work) {
+/* Bluestein's convolution, in x: times the chirp, forward, times the kernel's transform, back,
+   times the chirp. Back is forward between two exchanges. */
+static double *run_chirp(const dm_Fft *f, int lanes, double *x, double *work) {
   const int64_t m = f->in->n, size = 2 * lanes;
   double *const rest = work + size * m;
   scale(f->n, lanes, x, f->chirp, work);
   memset(work + size * f->n, 0, sizeof *work * (size_t)(size * (m - f->n)));
-  run_forward(f->in, lanes, work, rest);
-  scale(m, lanes, work, f->kernel, work);
+  scale(m, lanes, run_forward(f->in, lanes, work, rest), f->kernel, work);
   exchange(work, m, lanes);
-  run_forward(f->in, lanes, work, rest);
-  exchange(work, f->n, lanes);
-  scale(f->n, lanes, work, f->chirp, x);
+  double *const y = run_forward(f->in, lanes, work, rest);
+  exchange(y, f->n, lanes);
+  scale(f->n, lanes, y, f->chirp, x);
+  return x;
 }
 
 /* The real points of half a spectrum: 0 and, where it is there, n / 2. */
@@ -228,10 +222,12 @@ static void complete(const dm_Fft *f, int lanes, double *x) {
 
 int64_t dm_fft_points(const dm_Fft *f) { return f->n; }
 
-/* Half a spectrum has a point more. */
-int64_t dm_fft_size(const dm_Fft *f) { return 2 * (f->n + 1) + work_size(f); }
+/* Half a spectrum has a point more. Passes and the convolution have two arrays each. */
+int64_t dm_fft_size(const dm_Fft *f) {
+  return 2 * (f->n + 1) + (f->in ? 4 * f->in->n : 2 * (f->n + 1));
+}
 
-void dm_fft_run(const dm_Fft *f, int lanes, double ends, double *x) {
+double *dm_fft_run(const dm_Fft *f, int lanes, double ends, double *x) {
   const int64_t n = f->n, size = 2 * lanes;
   double *const work = x + size * (n + 1);
   if (f->form == DM_FFT_REALS) {
@@ -239,11 +235,11 @@ void dm_fft_run(const dm_Fft *f, int lanes, double ends, double *x) {
     if (f->split) dm_loops()->fft_split[lanes > DM_FFT_FEW](n, &f->split->re, 1, x);
     else complete(f, lanes, x);
   }
-  if (f->in) run_chirp(f, lanes, x, work);
-  else run_forward(f, lanes, x, work);
+  double *const y = (f->in ? run_chirp : run_forward)(f, lanes, x, work);
   if (f->form == DM_FFT_HALVES) {
-    memcpy(x + size * n, x, sizeof *x * (size_t)size);
-    if (f->split) dm_loops()->fft_split[lanes > DM_FFT_FEW](n, &f->split->re, -1, x);
-    make_real(f, lanes, ends, x);
+    memcpy(y + size * n, y, sizeof *y * (size_t)size);
+    if (f->split) dm_loops()->fft_split[lanes > DM_FFT_FEW](n, &f->split->re, -1, y);
+    make_real(f, lanes, ends, y);
   }
+  return y;
 }

@@ -25,12 +25,12 @@ int64_t dm_fft_points(const dm_Fft *f);
 /* Doubles, for each lane, of x and the work space of dm_fft_run together. */
 int64_t dm_fft_size(const dm_Fft *f);
 
-/* y_k = sum over j of x_j e^(-2 pi i j k / n), in place, of `lanes` transforms at once,
-   DM_FFT_FEW or DM_FFT_LANES: x has a point of each, the real parts and then the imaginary
-   ones, and so all points of what dm_fft_points says. `ends` multiplies those points of half a
-   spectrum that are conjugates of themselves, 0 and n / 2, which are real. Half the spectrum of
-   an even number of points comes twice as large. The work space follows x, in one array of
-   dm_fft_size. */
-void dm_fft_run(const dm_Fft *f, int lanes, double ends, double *x);
+/* y_k = sum over j of x_j e^(-2 pi i j k / n), in x or its work space, of `lanes` transforms at
+   once, DM_FFT_FEW or DM_FFT_LANES: x has a point of each, the real parts and then the
+   imaginary ones, and so all points of what dm_fft_points says. `ends` multiplies those points
+   of half a spectrum that are conjugates of themselves, 0 and n / 2, which are real. Half the
+   spectrum of an even number of points comes twice as large. The work space follows x, in one
+   array of dm_fft_size. */
+double *dm_fft_run(const dm_Fft *f, int lanes, double ends, double *x);
 
 #endif

@@ -77,8 +77,8 @@ static void transform_slices(void *ctx, int64_t begin, int64_t end) {
     move_to(&get, &l->from, l->from_size, i, end);
     move_to(&put, &l->to, l->to_size, i, end);
     dm_loops()->fft_gather[l->wide](&get, l->lanes, l->x, v);
-    dm_fft_run(l->plan, l->lanes, l->ends, v);
-    dm_loops()->fft_scatter[l->wide](&put, l->lanes, v, l->y);
+    const double *const y = dm_fft_run(l->plan, l->lanes, l->ends, v);
+    dm_loops()->fft_scatter[l->wide](&put, l->lanes, y, l->y);
   }
 }
 
