@@ -21,6 +21,37 @@ describe("a grid", function()
     end
   end)
 
+  -- Samples of planes, and of volumes of one plane, which are composed of gathered rows.
+  it("reads planes as it reads volumes, with all gradients", function()
+    local x, grid = dm.randn(2, 11, 5, 7), dm.rand(2, 13, 17, 2) * 3 - 1.5
+    grid[{1, 1, 1, 1}], grid[{1, 1, 2, 2}], grid[{2, 3, 1, 1}] = 0 / 0, math.huge, -1e30
+    local seed = dm.randn(2, 11, 13, 17)
+    local function results(shape, z, how, create_graph)
+      local a = x:reshape(shape):requires_grad_()
+      local g = (z and dm.cat({grid, dm.zeros(2, 13, 17, 1)}, -1):unsqueeze(2) or grid:clone())
+        :requires_grad_()
+      local y = F.grid_sample(a, g, how)
+      local da, dg = dm.autograd.grad({y}, {a, g},
+        {grad_outputs = {seed:reshape(y:size())}, create_graph = create_graph})
+      local finite = dg:isfinite()
+      return y:detach():reshape(seed:size()), da:detach():reshape(x:size()),
+        finite:where(dg:detach(), dm.zeros(1)):narrow(-1, 1, 2):reshape(grid:size())
+    end
+    for _, padding in ipairs{"zeros", "border", "reflection"} do
+      for _, align in ipairs{true, false} do
+        local how = {padding_mode = padding, align_corners = align}
+        local y, da, dg = results({2, 11, 5, 7}, false, how)
+        local want, want_da, want_dg = results({2, 11, 1, 5, 7}, true, how)
+        assert.is_true(y:equal(want))
+        assert.is_true(da:allclose(want_da, 1e-4, 1e-5))
+        assert.is_true(dg:allclose(want_dg, 1e-4, 1e-4))
+        local _, graph_da, graph_dg = results({2, 11, 5, 7}, false, how, true)
+        assert.is_true(da:allclose(graph_da, 1e-4, 1e-5))
+        assert.is_true(dg:allclose(graph_dg, 1e-4, 1e-4))
+      end
+    end
+  end)
+
   it("keeps a region's coordinates in float32", function()
     local grid = dm.amp.autocast({device_type = "cpu", dtype = "bfloat16"}, function()
       return F.affine_grid(dm.eye(2, 3):unsqueeze(1), {1, 1, 3, 300})

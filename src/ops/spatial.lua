@@ -273,6 +273,27 @@ op.composed "grid_sample" {
     .. "Jaderberg et al. 2015",
 }
 
+op.kernel "sample_planes" {
+  tensors = "x, px, py",
+  options = {"zeros:bool=1"},
+  cuda = false,
+  saves = "I0 I1 I2",
+  flags = "hidden",
+  doc = "bilinear samples (N,C,P) of x (N,C,H,W) on the CPU at positions (N,P) counted from 0; "
+    .. "outside lie zeros, or the border",
+}
+
+op.kernel "sample_planes_backward" {
+  tensors = "gy, x, px, py",
+  options = {"zeros:bool=1"},
+  outputs = 3,
+  cuda = false,
+  gradient = false,
+  flags = "hidden",
+  attr = "dm_SamplePlanesAttr",
+  doc = "gradients of sample_planes in x, px and py",
+}
+
 op.composed "affine_grid" {
   tensors = "theta",
   options = {"size:sizes", "align_corners:bool=0"},

@@ -8,12 +8,14 @@
    with a weight each; the result is the sum over all combinations of taps of row *
    product of weights. Rows are gathered by index_get, so the gradient of x is a
    scatter-add of gy * weight and the gradient of the grid flows through the weights.
-   Padding modes as in PyTorch: zeros reads a row of zeros outside, border clamps the
-   position, reflection mirrors it at the borders. */
+   Bilinear samples of planes on the CPU are a kernel of their own, sample_planes.c: its
+   operands are the positions after padding, and its gradient under create_graph is made
+   of the taps here. Padding modes as in PyTorch: zeros reads a row of zeros outside,
+   border clamps the position, reflection mirrors it at the borders. */
 #include "base/error.h"
-#include "op/shape/create.h"
-#include "op/index/index.h"
+#include "engine/state.h"
 #include "op/pointwise/pointwise.h"
+#include "op/sort/order.h"
 
 typedef enum Mode { BILINEAR, NEAREST, BICUBIC } Mode;
 typedef enum Padding { ZEROS, BORDER, REFLECTION } Padding;
@@ -123,11 +125,16 @@ static dm_Tensor *from_one(dm_X *x, dm_Tensor *t) {
   return x_shift(x, x_unary(x, DM_OP_neg, t), 1);
 }
 
-/* Sets all taps of an axis for the coordinates p (N, points): nearest rounds,
+/* The positions (N, points) on axis k of the grid's points (N, points, dims). */
+static dm_Tensor *positions_on(dm_X *x, const Sampler *s, int k, dm_Tensor *grid) {
+  return unnormalised(x, dm_x(x, DM_OP_select, &(int64_t[2]){2, k}, 1, grid), s,
+                      s->axis[k].size);
+}
+
+/* Sets all taps of an axis for the positions p (N, points): nearest rounds,
    bilinear weighs floor(p) and the next position by 1 - t and t with t = p -
    floor(p), bicubic weighs floor(p) - 1 .. floor(p) + 2. */
 static void set_axis(dm_X *x, const Sampler *s, Axis *a, dm_Tensor *p) {
-  p = unnormalised(x, p, s, a->size);
   if (s->mode != BICUBIC || s->padding == ZEROS) p = after_padding(x, p, s, a->size);
   if (s->mode == NEAREST) {
     set_tap(x, s, a, 0, x_unary(x, DM_OP_round, p), NULL);
@@ -154,15 +161,19 @@ typedef struct Tap {
   dm_Tensor *row, *inside, *weight;
 } Tap;
 
+/* The rows of a combination of taps as indices (N, points). */
+static dm_Tensor *row_of(dm_X *x, const Sampler *s, Tap tap) {
+  dm_Tensor *row = x_add(x, tap.row, x_whole(x, s->base));
+  return tap.inside ? x_where(x, tap.inside, row, x_whole(x, s->n_rows + s->base)) : row;
+}
+
 /* Adds one combination of taps to the sum: rows gathered (N, points, C) times
    weight. Its intermediate tensors are freed here, so that of the 16 (64 in 3-d)
    combinations of bicubic only one is alive at a time. */
 static void add_tap(dm_X *x, Sampler *s, Tap tap) {
   if (x->st != DM_OK) return;
   dm_X step = DM_X_INIT;
-  dm_Tensor *row = x_add(&step, tap.row, x_whole(&step, s->base));
-  if (tap.inside) row = x_where(&step, tap.inside, row, x_whole(&step, s->n_rows + s->base));
-  dm_Tensor *v = dm_x(&step, DM_OP_index_get, &(int64_t){0}, 2, s->rows, row);
+  dm_Tensor *v = dm_x(&step, DM_OP_index_get, &(int64_t){0}, 2, s->rows, row_of(&step, s, tap));
   if (tap.weight)
     v = x_mul(&step, v, dm_x(&step, DM_OP_unsqueeze, &(int64_t){-1}, 1, tap.weight));
   if (s->sum) v = x_add(&step, s->sum, v);
@@ -179,20 +190,22 @@ static dm_Tensor *x_with(dm_X *x, int op, dm_Tensor *a, dm_Tensor *b) {
   return a && b ? dm_x(x, op, NULL, 2, a, b) : a ? a : b;
 }
 
-/* Recursion over the axes from the first dim to the last: every combination of taps,
-   with row = row * size + position. */
+/* `before` and tap k of an axis: row = row * size + position. */
+static Tap next_tap(dm_X *x, const Axis *a, int k, Tap before) {
+  dm_Tensor *first = dm_x(x, DM_OP_mul, NULL, 2, before.row, x_whole(x, a->size));
+  return (Tap){x_add(x, first, a->at[k]),
+               x_with(x, DM_OP_logical_and, before.inside, a->inside[k]),
+               x_with(x, DM_OP_mul, before.weight, a->weight[k])};
+}
+
+/* Recursion over the axes from the first dim to the last: every combination of taps. */
 static void add_taps(dm_X *x, Sampler *s, int axis, Tap before) {
   if (axis < 0) {
     add_tap(x, s, before);
     return;
   }
-  const Axis *a = &s->axis[axis];
-  dm_Tensor *first = dm_x(x, DM_OP_mul, NULL, 2, before.row, x_whole(x, a->size));
   for (int k = 0; k < s->taps && x->st == DM_OK; k++)
-    add_taps(x, s, axis - 1,
-             (Tap){x_add(x, first, a->at[k]),
-                   x_with(x, DM_OP_logical_and, before.inside, a->inside[k]),
-                   x_with(x, DM_OP_mul, before.weight, a->weight[k])});
+    add_taps(x, s, axis - 1, next_tap(x, &s->axis[axis], k, before));
 }
 
 /* ---- grid_sample ---- */
@@ -239,6 +252,31 @@ static dm_Tensor *image_indices(dm_X *x, int64_t n, dm_Device dev) {
   return x_reshape(x, dm_x_there(x, t, dev), 2, (int64_t[]){n, 1});
 }
 
+/* The result (N, C, points) of bilinear samples of t (N, C, H, W) at the points of the grid
+   (N, points, 2), on the CPU. The kernel pads with zeros itself. */
+static dm_Tensor *sampled_planes(dm_X *x, const Sampler *s, dm_Tensor *t, dm_Tensor *grid) {
+  dm_Tensor *at[2];
+  for (int k = 0; k < 2; k++) {
+    at[k] = positions_on(x, s, k, grid);
+    if (s->padding != ZEROS) at[k] = after_padding(x, at[k], s, s->axis[k].size);
+    at[k] = x_unary(x, DM_OP_contiguous, at[k]);
+  }
+  const dm_SamplePlanesAttr a = {s->padding == ZEROS};
+  return dm_x(x, DM_OP_sample_planes, &a, 3, x_unary(x, DM_OP_contiguous, t), at[0], at[1]);
+}
+
+/* The result (N, points, C) as a sum over combinations of taps. */
+static dm_Tensor *sampled_taps(dm_X *x, Sampler *s, dm_Tensor *t, dm_Tensor *grid) {
+  for (int k = 0; k < s->dims && x->st == DM_OK; k++)
+    set_axis(x, s, &s->axis[k], positions_on(x, s, k, grid));
+  set_rows(x, s, t);
+  dm_Tensor *images = image_indices(x, t->shape[0], t->device);
+  if (x->st == DM_OK) add_taps(x, s, s->dims - 1, (Tap){images, NULL, NULL});
+  if (x->st == DM_OK) return dm_x_own(x, s->sum);
+  dm_tensor_unref(&s->sum);
+  return NULL;
+}
+
 /* Computes in float32 (float64 if an operand is) and rounds to x's dtype at the end.
    The result (N, C, h, w) is made contiguous. */
 dm_status grid_sample_compose(dm_Call *c, dm_X *x) {
@@ -255,23 +293,64 @@ dm_status grid_sample_compose(dm_Call *c, dm_X *x) {
                .base = c->base};
   const int64_t n = t->shape[0], points = dm_numel(s.dims, grid->shape + 1);
   dm_Tensor *at = x_cast(x, x_reshape(x, grid, 3, (int64_t[]){n, points, s.dims}), wide);
-  for (int k = 0; k < s.dims && x->st == DM_OK; k++) {
-    s.axis[k].size = t->shape[t->ndim - 1 - k];
-    set_axis(x, &s, &s.axis[k], dm_x(x, DM_OP_select, &(int64_t[2]){2, k}, 1, at));
-  }
-  set_rows(x, &s, x_cast(x, t, wide));
-  dm_Tensor *images = image_indices(x, n, t->device);
-  if (x->st == DM_OK) add_taps(x, &s, s.dims - 1, (Tap){images, NULL, NULL});
-  dm_Tensor *y = x->st == DM_OK ? dm_x_own(x, s.sum) : NULL;
-  if (!y) {
-    dm_tensor_unref(&s.sum);
-    return x->st;
-  }
+  for (int k = 0; k < s.dims; k++) s.axis[k].size = t->shape[t->ndim - 1 - k];
+  dm_Tensor *wider = x_cast(x, t, wide);
+  DM_TRY(x->st);
+  const bool planes = t->device.type == DM_CPU && s.dims == 2 && s.mode == BILINEAR;
+  dm_Tensor *y = planes ? sampled_planes(x, &s, wider, at)
+                        : x_transpose(x, sampled_taps(x, &s, wider, at), 1, 2);
   int64_t shape[DM_MAX_DIM] = {n, t->shape[1]};
   for (int d = 2; d < t->ndim; d++) shape[d] = grid->shape[d - 1];
-  y = x_cast(x, x_transpose(x, y, 1, 2), (dm_DType)t->dtype);
+  y = x_cast(x, y, (dm_DType)t->dtype);
   c->out[0] = x_unary(x, DM_OP_contiguous, x_reshape(x, y, t->ndim, shape));
   return x->st;
+}
+
+/* The gradients of sample_planes composed of the taps: gy * weight is added to the rows that
+   were read, and a position moves the weights of its axis, -1 and 1 times gy . row. */
+static void sample_planes_composed(dm_Grad *g, bool zeros) {
+  dm_X *x = g->x;
+  dm_Tensor *t = g->in[0], *gy = x_transpose(x, g->gy[0], 1, 2), *gp[2] = {NULL, NULL};
+  const int64_t n = t->shape[0], c = t->shape[1], height = t->shape[2], width = t->shape[3];
+  Sampler s = {.padding = zeros ? ZEROS : BORDER, .taps = 2, .base = dm_thread_state()->base};
+  s.dims = 2, s.axis[0].size = width, s.axis[1].size = height;
+  for (int k = 0; k < 2; k++) set_axis(x, &s, &s.axis[k], g->in[1 + k]);
+  set_rows(x, &s, t);
+  const Tap images = {image_indices(x, n, t->device), NULL, NULL};
+  dm_Tensor *gx = x->st == DM_OK ? x_zeros_like(x, s.rows) : NULL;
+  for (int k = 0; k < 4 && x->st == DM_OK; k++) {
+    const int at[2] = {k % 2, k / 2};
+    const Tap tap = next_tap(x, &s.axis[0], at[0], next_tap(x, &s.axis[1], at[1], images));
+    dm_Tensor *row = row_of(x, &s, tap), *flat = x_flat(x, row);
+    dm_Tensor *part = x_mul(x, gy, dm_x(x, DM_OP_unsqueeze, &(int64_t){-1}, 1, tap.weight));
+    if (x->st != DM_OK) return;
+    part = x_reshape(x, part, 2, (int64_t[]){flat->numel, c});
+    gx = dm_x(x, DM_OP_index_add, &(dm_IndexAddAttr){0, 1}, 3, gx, flat, part);
+    dm_Tensor *v = x_mul(x, gy, dm_x(x, DM_OP_index_get, &(int64_t){0}, 2, s.rows, row));
+    v = x_sum(x, v, (dm_Ints){1, {-1}}, false);
+    for (int d = 0; d < 2; d++) {
+      dm_Tensor *slope = x_mul(x, v, s.axis[1 - d].weight[at[1 - d]]);
+      if (gp[d]) gp[d] = dm_x(x, at[d] ? DM_OP_add : DM_OP_sub, NULL, 2, gp[d], slope);
+      else gp[d] = x_unary(x, DM_OP_neg, slope);
+    }
+  }
+  gx = x_reshape(x, x_narrow(x, gx, 0, 0, s.n_rows), 3, (int64_t[]){n, height * width, c});
+  g->gx[0] = x_reshape(x, x_transpose(x, gx, 1, 2), 4, t->shape);
+  for (int d = 0; d < 2; d++) g->gx[1 + d] = gp[d];
+}
+
+/* By one kernel, or composed under create_graph. */
+void sample_planes_grad(dm_Grad *g) {
+  const dm_SamplePlanesAttr *a = DM_ATTR(dm_SamplePlanesAttr, g);
+  dm_Tensor *out[3] = {NULL, NULL, NULL};
+  if (g->create_graph) {
+    sample_planes_composed(g, a->zeros);
+    return;
+  }
+  dm_Tensor *gy = x_unary(g->x, DM_OP_contiguous, g->gy[0]);
+  dm_Tensor *const in[4] = {gy, g->in[0], g->in[1], g->in[2]};
+  if (!x_call(g->x, DM_OP_sample_planes_backward, a, 4, in, out)) return;
+  for (int i = 0; i < 3; i++) g->gx[i] = out[i];
 }
 
 /* ---- affine_grid ---- */
