@@ -53,8 +53,8 @@ static inline dm_DType wide_of(const dm_Tensor *t) {
   return dm_is_low((dm_DType)t->dtype) ? DM_F32 : (dm_DType)t->dtype;
 }
 
-/* int64, 1 where a sorted element differs from the one before it and at the first of
-   each slice, else 0. */
+/* bool, true where a sorted element differs from the one before it and at the first of
+   each slice. */
 dm_Tensor *x_run_starts(dm_X *x, dm_Tensor *sorted, int64_t dim);
 
 #endif

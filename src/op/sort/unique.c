@@ -15,11 +15,11 @@ typedef struct Wants {
 dm_Tensor *x_run_starts(dm_X *x, dm_Tensor *sorted, int64_t dim) {
   if (x->st != DM_OK) return NULL;
   const int64_t n = sorted->shape[dim];
-  if (n == 0) return x_zeros_of(x, sorted, DM_I64);
+  if (n == 0) return x_zeros_of(x, sorted, DM_BOOL);
   dm_Tensor *other = dm_x(x, DM_OP_ne, NULL, 2, x_narrow(x, sorted, dim, 1, n - 1),
                           x_narrow(x, sorted, dim, 0, n - 1));
-  dm_Tensor *first = x_ones_of(x, x_narrow(x, sorted, dim, 0, 1), DM_I64);
-  return x_cat(x, first, x_cast(x, other, DM_I64), dim);
+  dm_Tensor *first = x_ones_of(x, x_narrow(x, sorted, dim, 0, 1), DM_BOOL);
+  return x_cat(x, first, other, dim);
 }
 
 /* The number of the run that each element belongs to, counted from base. */
@@ -28,7 +28,7 @@ static dm_Tensor *runs_of(dm_X *x, dm_Tensor *starts, int64_t dim, int base) {
 }
 /* The elements of t at the starts of runs. */
 static dm_Tensor *kept(dm_X *x, dm_Tensor *t, dm_Tensor *starts) {
-  return dm_x(x, DM_OP_masked_select, NULL, 2, t, starts ? x_cast(x, starts, DM_BOOL) : NULL);
+  return dm_x(x, DM_OP_masked_select, NULL, 2, t, starts);
 }
 /* Scatters sorted elements t back to the positions `from` that they came from along
    dim. */
@@ -56,8 +56,8 @@ static dm_status unique_elements(dm_Call *c, dm_X *x, Wants w) {
   dm_Tensor *t = c->in[0], *sorted[2];
   if (!x_sort(x, x_flat(x, t), 0, sorted)) return x->st;
   dm_Tensor *starts = x_run_starts(x, sorted[0], 0);
-  dm_Tensor *values = kept(x, sorted[0], starts);
-  dm_Tensor *run = runs_of(x, starts, 0, c->base), *inverse = NULL;
+  dm_Tensor *values = kept(x, sorted[0], starts), *run = NULL, *inverse = NULL;
+  if (w.inverse || w.counts) run = runs_of(x, starts, 0, c->base);
   if (w.inverse) inverse = x_reshape(x, put_back(x, run, sorted[1], 0), t->ndim, t->shape);
   c->out[0] = values;
   return give_more(c, x, w, inverse, run, values ? values->numel : 0);
@@ -66,10 +66,11 @@ static dm_status unique_elements(dm_Call *c, dm_X *x, Wants w) {
 /* The same for runs of neighbouring elements in row-major order: nothing is sorted. */
 static dm_status consecutive_elements(dm_Call *c, dm_X *x, Wants w) {
   dm_Tensor *t = c->in[0], *flat = x_flat(x, t), *starts = x_run_starts(x, flat, 0);
-  dm_Tensor *values = kept(x, flat, starts), *run = runs_of(x, starts, 0, c->base);
+  dm_Tensor *values = kept(x, flat, starts), *run = NULL, *inverse = NULL;
+  if (w.inverse || w.counts) run = runs_of(x, starts, 0, c->base);
+  if (w.inverse) inverse = x_reshape(x, run, t->ndim, t->shape);
   c->out[0] = values;
-  return give_more(c, x, w, x_reshape(x, run, t->ndim, t->shape), run,
-                   values ? values->numel : 0);
+  return give_more(c, x, w, inverse, run, values ? values->numel : 0);
 }
 
 /* ---- slices ---- */
@@ -103,7 +104,7 @@ static dm_Tensor *codes_of(dm_X *x, dm_Tensor *rows) {
   return x->st == DM_OK ? x_flat(x, code) : NULL;
 }
 
-/* int64 (n), 1 where a row of rows (n, m) differs from the one before it and at the
+/* bool (n), true where a row of rows (n, m) differs from the one before it and at the
    first row. */
 static dm_Tensor *row_starts(dm_X *x, dm_Tensor *rows) {
   if (x->st != DM_OK) return NULL;
@@ -111,7 +112,7 @@ static dm_Tensor *row_starts(dm_X *x, dm_Tensor *rows) {
   dm_Tensor *other = dm_x(x, DM_OP_ne, NULL, 2, x_narrow(x, rows, 0, 1, n - 1),
                           x_narrow(x, rows, 0, 0, n - 1));
   other = dm_x(x, DM_OP_any, &(dm_DimsAttr){{1, {1}}, false}, 1, other);
-  return x_cat(x, x_full(x, 1, 1, DM_I64, rows), other ? x_cast(x, other, DM_I64) : NULL, 0);
+  return x_cat(x, x_full(x, 1, 1, DM_BOOL, rows), other, 0);
 }
 
 /* base, base + 1, ... base + n - 1 on a device. */
