@@ -261,4 +261,23 @@ describe("numbers for NaN", function()
     y:backward{gradient = dm.tensor{1, INF, INF, 4, 5}}
     assert.same({1, 0, 0, 0, 5}, x.grad:totable())
   end)
+
+  it("are zeros to nansum, in all its loops", function()
+    local _ <close> = dm.device "cpu" -- another device replaces them first
+    local x = dm.randn(3, 130, 1100)
+    x:masked_fill_(dm.rand(3, 130, 1100):lt(0.2), NAN)
+    for _, dtype in ipairs{"float32", "float64", "bfloat16"} do
+      local t = x:to(dtype)
+      local zeros = t:isnan():where(dm.zeros(1, {dtype = dtype}), t)
+      for _, dims in ipairs{{-1}, {-2}, {1}, {1, 3}, {}} do
+        local how = {dim = #dims > 0 and dims or nil}
+        assert.is_true(dm.equal(zeros:sum(how), t:nansum(how)))
+        assert.is_true(dm.equal(zeros:transpose(2, 3):sum(how), t:transpose(2, 3):nansum(how)))
+        how.dtype = "float64"
+        assert.is_true(dm.equal(zeros:sum(how), t:nansum(how)))
+      end
+    end
+    assert.equal(3, dm.tensor{1, NAN, 2}:nansum{dtype = "int64"}:item())
+    assert.equal(0, dm.zeros(0):nansum():item())
+  end)
 end)

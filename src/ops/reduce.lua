@@ -78,6 +78,17 @@ op.composed "nansum" {
   doc = "sum of what is not NaN",
 }
 
+op.kernel "sum_numbers" {
+  tensors = "x",
+  options = {"dim:dims=none", "keepdim:bool=0", "dtype:dtype=none"},
+  rule = "sum_rule",
+  cuda = false,
+  saves = "I0",
+  flags = "hidden",
+  attr = "dm_SumAttr",
+  doc = "nansum of floats on the CPU",
+}
+
 op.composed "nanmean" {
   tensors = "x",
   options = {"dim:dims=none", "keepdim:bool=0", "dtype:dtype=none"},

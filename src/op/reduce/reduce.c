@@ -103,6 +103,9 @@ static const dm_Reduction sum_reduction = {.loop = DM_REDUCE_SUM,
 static const dm_Reduction mean_reduction = {
     .loop = DM_REDUCE_SUM, .merge = sum_merge, .value = mean_value};
 
+static const dm_Reduction nansum_reduction = {
+    .loop = DM_REDUCE_NANSUM, .merge = sum_merge, .value = sum_value, .plain = true};
+
 /* Reduces input 0 over dims, in the compute type of the output's dtype, so that
    sum(dtype = ...) converts before it adds. */
 static dm_status reduce_in_out_dtype(dm_Call *c, dm_Ints dims, const dm_Reduction *reduction) {
@@ -157,6 +160,11 @@ dm_status sum_cpu(dm_Call *c) {
   return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dim, &sum_reduction);
 }
 
+/* Of floats, to a float dtype. */
+dm_status sum_numbers_cpu(dm_Call *c) {
+  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dim, &nansum_reduction);
+}
+
 /* gy reshaped to keep the reduced dims with size 1 and broadcast to x's shape: the
    gradient of a sum. */
 static dm_Tensor *spread(dm_Grad *g, dm_Ints dims) {
@@ -167,6 +175,11 @@ static dm_Tensor *spread(dm_Grad *g, dm_Ints dims) {
 
 /* Each element of x entered one sum with the factor 1. */
 void sum_grad(dm_Grad *g) { g->gx[0] = spread(g, DM_ATTR(dm_SumAttr, g)->dim); }
+/* What is NaN entered none. */
+void sum_numbers_grad(dm_Grad *g) {
+  dm_Tensor *gy = spread(g, DM_ATTR(dm_SumAttr, g)->dim);
+  g->gx[0] = x_where(g->x, x_unary(g->x, DM_OP_isnan, g->in[0]), dm_x_number(g->x, 0), gy);
+}
 
 /* The mean of integers is refused unless a float dtype is asked for, as in PyTorch. */
 dm_status mean_rule(dm_Call *c) {

@@ -171,8 +171,9 @@ static void flush_columns(Pass *w) {
 static void tile_columns(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
   Pass *w = ctx;
   const Job *j = w->j;
+  const int loop = j->reduction->loop;
   const bool direct = j->dtype == DM_F32 && j->step == 1,
-             sums = j->reduction->loop == DM_REDUCE_SUM;
+             sums = loop == DM_REDUCE_SUM || loop == DM_REDUCE_NANSUM;
   float row[BROAD];
   for (int64_t r = 0; r < n; r++) {
     const char *p = ptr[0] + r * stride[0] * j->red.size[0];

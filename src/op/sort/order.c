@@ -450,13 +450,19 @@ dm_status histc_compose(dm_Call *c, dm_X *x) {
 
 /* ---- nansum, nanmean, var_mean, std_mean, argsort, isin ---- */
 
-/* NaN are replaced by 0, which has no gradient. */
+/* NaN are replaced by 0, which has no gradient; the CPU's loops do so as they add. */
 dm_status nansum_compose(dm_Call *c, dm_X *x) {
+  const dm_SumAttr *a = DM_ATTR(dm_SumAttr, c);
   dm_Tensor *t = c->in[0];
-  if (dm_is_float((dm_DType)t->dtype))
+  const bool floats = dm_is_float((dm_DType)t->dtype);
+  if (floats && t->device.type == DM_CPU && (a->dtype < 0 || dm_is_float((dm_DType)a->dtype))) {
+    c->out[0] = dm_x(x, DM_OP_sum_numbers, a, 1, t);
+    return x->st;
+  }
+  if (floats)
     t = dm_x(x, DM_OP_nan_to_number, &(dm_NanToNumberAttr){0, false}, 3, t,
              dm_x_number(x, (double)INFINITY), dm_x_number(x, -(double)INFINITY));
-  c->out[0] = dm_x(x, DM_OP_sum, c->attr, 1, t);
+  c->out[0] = dm_x(x, DM_OP_sum, a, 1, t);
   return x->st;
 }
 
