@@ -958,6 +958,45 @@ static void check_accuracy(const dm_Loops *l) {
   }
 }
 
+/* Special functions against the loops in float64, over float32 from -2^7 to 2^7, every 65537th
+   pattern. */
+static void check_special(const dm_Loops *l) {
+  enum { STEP = 65537, N = 2 * (0x43000000 / STEP) };
+  static const struct {
+    dm_OpId op;
+    double low, high, bound;
+  } functions[] = {{DM_OP_special_ndtri, 0, 1, 5},
+                   {DM_OP_i0, -88, 88, 6},
+                   {DM_OP_special_i0e, -128, 128, 6},
+                   {DM_OP_special_i1, -88, 88, 6},
+                   {DM_OP_special_i1e, -128, 128, 6},
+                   {DM_OP_special_modified_bessel_k0, 0, 80, 6},
+                   {DM_OP_special_modified_bessel_k1, 0, 80, 6},
+                   {DM_OP_special_scaled_modified_bessel_k0, 0, 128, 6},
+                   {DM_OP_special_scaled_modified_bessel_k1, 0, 128, 6}};
+  const double none[2] = {0};
+  static float x[N], y[N];
+  static double wide[N], want[N];
+  const float *const in[1] = {x};
+  const double *const wide_in[1] = {wide};
+  for (int k = 0; k < DM_COUNT(functions); k++) {
+    int n = 0;
+    for (uint32_t i = 0; i < N; i++) {
+      const float v = dm_bits_to_f32((i % 2) << 31 | i / 2 * STEP);
+      if ((double)v >= functions[k].low && (double)v <= functions[k].high) x[n++] = v;
+    }
+    for (int i = 0; i < n; i++) wide[i] = (double)x[i];
+    l->unary[functions[k].op].f32(in, y, n, none);
+    l->unary[functions[k].op].f64(wide_in, want, n, none);
+    double worst = 0;
+    for (int i = 0; i < n; i++) worst = fmax(worst, ulps(y[i], want[i]));
+    char what[80];
+    snprintf(what, sizeof what, "%s within %g ulp: %.2f", dm_ops[functions[k].op].name,
+             functions[k].bound, worst);
+    check(worst <= functions[k].bound, what);
+  }
+}
+
 /* erfinv against erf: the error of y in ulps is that of erf(y) divided by the slope. */
 static void check_erfinv(const dm_Loops *l) {
   enum { N = 4001 };
@@ -1197,6 +1236,7 @@ static void check_draws(const dm_Loops *a, const dm_Loops *b) {
 static void check_wide_loops(const dm_Loops *wide) {
   check_accuracy(wide);
   check_erfinv(wide);
+  check_special(wide);
   check_pair_ops(wide);
   check_formulas(&dm_loops_plain, wide);
   check_truth(wide);
@@ -1207,6 +1247,7 @@ static void check_wide_loops(const dm_Loops *wide) {
 static void check_loops(void) {
   check_accuracy(&dm_loops_plain);
   check_erfinv(&dm_loops_plain);
+  check_special(&dm_loops_plain);
   check_pair_ops(&dm_loops_plain);
   check_truth(&dm_loops_plain);
   check_normal(&dm_loops_plain);

@@ -226,9 +226,10 @@ DM_VMATH float dm_erfc_f32(float x) {
   return x != x ? x : x < 0.0f ? 2.0f - y : y;
 }
 
-/* x P(w) with w = -log(1 - x^2), and x Q(sqrt(w)) near 1 (the form of Giles 2011). */
-DM_VMATH float dm_erfinv_f32(float x) {
-  const float w = -dm_log_f32((1.0f - x) * (1.0f + x)), v = w - 3.0f, s = sqrtf(w) - 3.0f;
+/* erfinv(x) / x for w = -log(1 - x^2) up to 16: P(w), and Q(sqrt(w)) near 1 (the form of Giles
+   2011). */
+DM_VMATH float dm_erfinv_ratio(float w) {
+  const float v = w - 3.0f, s = sqrtf(w) - 3.0f;
   float p = -7.38284589e-9f, q = -7.49255705e-5f;
   p = DM_MULADD(p, v, -9.22676247e-9f);
   p = DM_MULADD(p, v, 4.75597261e-7f);
@@ -247,7 +248,11 @@ DM_VMATH float dm_erfinv_f32(float x) {
   q = DM_MULADD(q, s, 9.4381813e-3f);
   q = DM_MULADD(q, s, 1.00167584f);
   q = DM_MULADD(q, s, 2.83297682f);
-  const float y = x * (w < 5.5f ? p : q);
+  return w < 5.5f ? p : q;
+}
+
+DM_VMATH float dm_erfinv_f32(float x) {
+  const float y = x * dm_erfinv_ratio(-dm_log_f32((1.0f - x) * (1.0f + x)));
   return fabsf(x) == 1.0f ? x * INFINITY : y; /* NaN beyond 1, by the logarithm */
 }
 
