@@ -48,8 +48,8 @@ static dm_status cosines(dm_Call *c, dm_X *x, const dm_WindowAttr *w, const doub
   DM_TRY(check_window(c, w));
   dm_Tensor *t = points(x, w, 0, 2 * DM_PI);
   dm_Tensor *y = x_shift(x, x_scale(x, x_unary(x, DM_OP_cos, t), -by[1]), by[0]);
-  dm_Tensor *twice = x_scale(x, x_unary(x, DM_OP_cos, x_scale(x, t, 2)), by[2]);
-  return give_window(c, x, w, x_add(x, y, twice));
+  if (by[2] != 0) y = x_add(x, y, x_scale(x, x_unary(x, DM_OP_cos, x_scale(x, t, 2)), by[2]));
+  return give_window(c, x, w, y);
 }
 /* (1 - cos(t)) / 2 */
 dm_status hann_window_compose(dm_Call *c, dm_X *x) {
