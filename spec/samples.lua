@@ -1044,7 +1044,8 @@ samples.trapezoid = {
   {x(-1, 1, 2, 4)}, {x(-1, 1, 3, 2), x(-1, 1, 3), {dim = 1}}, {x(-1, 1, 4), {dx = 0.5}},
   {x(-1, 1, 2, 3), x(-1, 1, 2, 3)},
 }
-samples.kron = {{x(-1, 1, 2, 3), x(-1, 1, 3, 2)}, {x(-1, 1, 2), x(-1, 1, 2, 2)}}
+samples.kron = {{x(-1, 1, 2, 3), x(-1, 1, 3, 2)}, {x(-1, 1, 2), x(-1, 1, 2, 2)},
+  {x(-1, 1, 2, 2), x(-1, 1, 17)}} -- 17: rows that are not repeated first
 samples.heaviside = {
   {off_zero(2, 2, 3), 0.5, grad = false}, {const(-1, 1, 3), const(-1, 1, 3), grad = false},
 }

@@ -155,6 +155,7 @@ op.composed "outer" {
 
 op.composed "kron" {
   tensors = "x, other",
+  flags = "widen",
   doc = "Kronecker product: each element of x as a block, times other",
 }
 

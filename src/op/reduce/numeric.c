@@ -76,6 +76,19 @@ dm_status trapezoid_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* t of ndim dims with the last two, of which each may have size 1, repeated to (a, b) and
+   made one. */
+static dm_Tensor *along_rows(dm_X *x, dm_Tensor *t, int ndim, const int64_t *shape, int64_t a,
+                             int64_t b) {
+  int64_t to[DM_MAX_DIM];
+  for (int d = 0; d < ndim; d++) to[d] = shape[d];
+  to[ndim - 2] = a;
+  to[ndim - 1] = b;
+  t = x_expand(x, t, ndim, to);
+  to[ndim - 2] = a * b;
+  return x_reshape(x, t, ndim - 1, to);
+}
+
 /* Kronecker product. Reshaping A (a1, a2) to (a1, 1, a2, 1) and B (b1, b2) to (1, b1,
    1, b2) makes their broadcast product hold all pairs in the order of the result (a1
    b1, a2 b2): each element of A becomes a block A_ij B. The operand with fewer dims
@@ -83,7 +96,8 @@ dm_status trapezoid_compose(dm_Call *c, dm_X *x) {
 dm_status kron_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *o = c->in[1];
   const int n = t->ndim > o->ndim ? t->ndim : o->ndim;
-  int64_t mine[DM_MAX_DIM], others[DM_MAX_DIM], whole[DM_MAX_DIM];
+  int64_t mine[DM_MAX_DIM] = {0}, others[DM_MAX_DIM] = {0}, whole[DM_MAX_DIM];
+  enum { SHORT = 16 };
   if (2 * n > DM_MAX_DIM)
     return dm_fail(DM_EARG, "kron: shapes %s and %s, wanted at most %d dims", DM_SHAPE(t),
                    DM_SHAPE(o), DM_MAX_DIM / 2);
@@ -94,8 +108,13 @@ dm_status kron_compose(dm_Call *c, dm_X *x) {
     mine[2 * d + 1] = others[2 * d] = 1;
     whole[d] = mine[2 * d] * others[2 * d + 1];
   }
-  dm_Tensor *y = x_mul(x, x_reshape(x, t, 2 * n, mine), x_reshape(x, o, 2 * n, others));
-  c->out[0] = x_reshape(x, y, n, whole);
+  t = x_reshape(x, t, 2 * n, mine);
+  o = x_reshape(x, o, 2 * n, others);
+  if (n > 0 && others[2 * n - 1] < SHORT) {
+    t = along_rows(x, t, 2 * n, mine, mine[2 * n - 2], others[2 * n - 1]);
+    o = along_rows(x, o, 2 * n, others, mine[2 * n - 2], others[2 * n - 1]);
+  }
+  c->out[0] = x_reshape(x, x_mul(x, t, o), n, whole);
   return x->st;
 }
 
