@@ -396,10 +396,13 @@ static bool add_packs(const RowShape &s, const dm_Vector &w, const dm_Vector &b,
   return packs;
 }
 
+/* The elements of t; NULL for an operand that is not there, and for a result without elements.
+ */
 template <class L> static L *data_of(const dm_Tensor *t) {
   return t && t->numel > 0 ? (L *)dm_tensor_data(t) : NULL;
 }
 
+/* Launches add_rows_kernel; own: x and delta, dense. */
 template <class L>
 static dm_status add_rows(dm_Call *c, dm_Tensor *const *own, const dm_Vector &w,
                           const dm_Vector &b, RowShape s, float eps) {
@@ -415,6 +418,8 @@ static dm_status add_rows(dm_Call *c, dm_Tensor *const *own, const dm_Vector &w,
   return st;
 }
 
+/* Launches add_rows_backward_kernel, then the sums; own: gsum or NULL, gy and sum, dense. stats
+   (n_rows, 2) is for the mean and rstd of each row. */
 template <class L>
 static dm_status add_rows_backward(dm_Call *c, dm_Tensor *const *own, const dm_Vector &w,
                                    RowShape s, float eps, float *stats) {

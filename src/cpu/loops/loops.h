@@ -158,7 +158,7 @@ extern const dm_Loops dm_loops_plain;
 /* NULL where they are not built. */
 const dm_Loops *dm_loops_avx2(void);
 const dm_Loops *dm_loops_avx512(void);
-const dm_Loops *dm_loops(void); /* the widest that runs here */
+const dm_Loops *dm_loops(void);  /* the widest that runs here */
 const char *dm_loops_name(void); /* of their vectors: "plain", "avx2", "avx512" */
 
 #endif
