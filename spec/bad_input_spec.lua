@@ -320,6 +320,16 @@ describe("sizes beyond all memory", function()
       function() return dm.ones(2):long():one_hot(HUGE) end,
       function() return x:expand(HUGE, 2, 2):clone() end,
       function() return dm.full({HUGE}, 1) end,
+      -- counts that pass 64 bits, and come out small: 126 pairs, 5 repeats, 0 positions
+      function() return dm.pdist(dm.zeros(163132188516780909, 0)) end,
+      function()
+        local times = dm.tensor({1 << 62, 1 << 62, 1 << 62, 1 << 62, 5}, {dtype = "int64"})
+        return dm.zeros(5):repeat_interleave(times)
+      end,
+      function()
+        local side = (1 << 20) + (1 << 12) - 1
+        return dm.nn.functional.unfold(dm.zeros(0, 1, side, side), {1 << 20, 1 << 20})
+      end,
     } do
       local ok, text = pcall(f)
       assert.is_false(ok)

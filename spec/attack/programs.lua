@@ -22,6 +22,12 @@ local DTYPES = {"float32", "float64", "float16", "bfloat16", "int64", "int32", "
   "uint8", "bool"}
 local SHAPES = {"{}", "{1}", "{3}", "{0}", "{2, 3}", "{3, 3}", "{0, 3}", "{2, 0}", "{1, 1}",
   "{2, 3, 4}", "{2, 1, 3}", "{1, 2, 4, 4}", "{2, 2, 3, 3}", "{1, 2, 2, 3, 3}", "{4, 3}", "{5, 5}"}
+-- Shapes without elements and with sizes of which products and sums pass 64 bits. pdist takes the
+-- last for 126 pairs.
+local VAST = {"{1 << 33, 0}", "{0, 1 << 32}", "{(1 << 32) + 1, 0}", "{0, 1 << 57}", "{1 << 58, 0}",
+  "{0, 1, (1 << 20) + 4095, (1 << 20) + 4095}", "{0, 2, 1 << 28, 1 << 28}", "{0, 1 << 57, 1}",
+  "{0, 1 << 19, 1 << 19, 1 << 19}", "{0, 1, 1 << 19, 1 << 19, 1 << 19}", "{1 << 31, 0, 1 << 26}",
+  "{163132188516780909, 0}"}
 local NUMBERS = {"0", "1", "2", "3", "-1", "-2", "5", "0.5", "-1.5", "0/0", "1/0", "-1/0", "1e300",
   "1 << 31", "(1 << 31) - 1", "-(1 << 31)", "1 << 62", "math.maxinteger", "math.mininteger", "2.0",
   "1e18", "1 << 40", "65536"}
@@ -39,6 +45,7 @@ local function variable() return ("v[%d]"):format(random(n_values)) end
 
 local function new_tensor()
   local dtype = chance(3) and one_of(DTYPES) or one_of{"float32", "float32", "float64", "int64"}
+  if chance(16) then return ('T("%s", %s, "plain")'):format(dtype, one_of(VAST)) end
   local kind = chance(2) and "leaf" or one_of(KINDS)
   return ('T("%s", %s, "%s")'):format(dtype, one_of(SHAPES), kind)
 end

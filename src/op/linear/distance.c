@@ -1,6 +1,7 @@
 /* cosine_similarity, pairwise_distance, cdist, pdist, dist, trace and renorm,
    composed of norms and products. */
 #include "base/error.h"
+#include "base/sizes.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 
@@ -107,7 +108,7 @@ dm_status pdist_compose(dm_Call *c, dm_X *x) {
   DM_TRY(dm_check_float(c, t, "x"));
   DM_TRY(dm_check_ndim(c, 0, "x", 2));
   if (!(p >= 0)) return dm_fail(DM_EARG, "pdist: p is %g, wanted 0 or more", p);
-  const int64_t n = t->shape[0], pairs = n * (n - 1) / 2;
+  const int64_t n = t->shape[0], pairs = dm_mul_sizes(n, n - 1) / 2;
   int64_t *left, *right;
   dm_Tensor *first = dm_x_positions(x, pairs, &left);
   dm_Tensor *second = dm_x_positions(x, pairs, &right);

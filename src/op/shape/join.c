@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/sizes.h"
 #include "cpu/threads.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
@@ -285,7 +286,7 @@ dm_status repeat_interleave_each_compose(dm_Call *c, dm_X *x) {
     if (times[i * step] < 0)
       return dm_fail(DM_EARG, "repeat_interleave: %lld repeats given, wanted 0 or more",
                      (long long)times[i * step]);
-    total += times[i * step];
+    total = dm_add_sizes(total, times[i * step]);
   }
   if (a->output_size >= 0 && a->output_size != total)
     return dm_fail(DM_EARG, "repeat_interleave: output_size is %lld, the repeats sum to %lld",

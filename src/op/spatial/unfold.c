@@ -211,7 +211,8 @@ static dm_status count_windows(const dm_Call *c, const dm_UnfoldAttr *a, const i
 static dm_Tensor *positions(dm_X *x, const dm_UnfoldAttr *a, const int64_t n[2], int64_t width,
                             int base) {
   int64_t *at;
-  dm_Tensor *t = dm_x_positions(x, a->kernel_size[0] * a->kernel_size[1] * n[0] * n[1], &at);
+  const int64_t taps = a->kernel_size[0] * a->kernel_size[1]; /* at most 2^40 */
+  dm_Tensor *t = dm_x_positions(x, dm_mul_sizes(taps, dm_mul_sizes(n[0], n[1])), &at);
   if (!t) return NULL;
   for (int64_t r = 0; r < a->kernel_size[0]; r++)
     for (int64_t s = 0; s < a->kernel_size[1]; s++)
