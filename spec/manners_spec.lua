@@ -461,3 +461,31 @@ describe("the module", function()
     end
   end)
 end)
+
+describe("the text of a signature", function()
+  it("is read again where Ctrl-C ended the first call, wherever that was", function()
+    local function call(at)
+      local bind = options.signature("interrupted", "a: number, b: number = 2")
+      local left = at
+      local function count()
+        left = left - 1
+        if left == 0 then error "interrupted!" end
+      end
+      local first = pcall(function()
+        debug.sethook(count, "", 1)
+        bind(1, 4)
+        debug.sethook()
+      end)
+      debug.sethook()
+      return first, bind(1, 4)
+    end
+    local at, done = 0, false
+    while not done do
+      local bound
+      at = at + 1
+      done, bound = call(at)
+      assert.same({a = 1, b = 4}, bound)
+    end
+    assert.is_true(at > 100, at)
+  end)
+end)

@@ -307,17 +307,21 @@ local function bind(list, n, ...)
   return o
 end
 
+-- Fills the list. by_name, which tells that it is full, comes last: Ctrl-C may end this anywhere,
+-- and the next call does it again.
 local function parse(list)
-  local by_name = {}
+  local by_name, n, by_position = {}, 0, nil
   for _, part in ipairs(parts_of(list.text)) do
     if part == "*" then
-      list.n = list.n or #list
+      by_position = by_position or n
     else
       local p = read_parameter(part, list.op)
-      list[#list + 1], by_name[p.name] = p, p
+      n = n + 1
+      list[n], by_name[p.name] = p, p
     end
   end
-  list.n, list.by_name = list.n or #list, by_name
+  list.n = by_position or n
+  list.by_name = by_name
 end
 
 local signatures = {} -- name -> a list of those of that name, in the files that are loaded
