@@ -134,11 +134,12 @@ static void hide(Shown v) {
   if (v.s->data) v.s->data = far_of(v.s->data);
 }
 
-/* Outside the CPU batch_norm_train gives 1 / sqrt(var + eps), float32 here, in place of var. */
+/* Outside the CPU batch_norm_train gives 1 / sqrt(var + eps), float32 here, in place of var:
+   with the roundings of the CPU's gradient, so that both have the same bits. */
 static void to_roots(const dm_Call *c) {
   float *v = (float *)c->out[2]->storage->data + c->out[2]->offset;
-  const double eps = ((const dm_EpsAttr *)c->attr)->eps;
-  for (int64_t k = 0; k < c->out[2]->numel; k++) v[k] = (float)(1 / sqrt((double)v[k] + eps));
+  const float eps = (float)((const dm_EpsAttr *)c->attr)->eps;
+  for (int64_t k = 0; k < c->out[2]->numel; k++) v[k] = 1 / sqrtf(v[k] + eps);
 }
 
 static dm_status kernel(dm_Call *c) {
