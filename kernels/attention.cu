@@ -88,7 +88,7 @@ template <class C, class T> struct Panel {
     for (int n = 0; n < 4; n++) run.v[n] = i < n_row && j + n < n_column ? at[n * column] : T{};
     return run;
   }
-  /* What was read, in the compute type. */
+  /* Converts four elements to the compute type. */
   __device__ Quad<C> widen(const dm_Run<T, 4> &run) const {
     Quad<C> quad;
     dm_widen_all(dtype, run, quad.v);

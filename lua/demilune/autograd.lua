@@ -261,7 +261,7 @@ Saved.__index = Saved
 
 local function mib(bytes) return ("%.2f"):format(bytes / 2^20) end
 
---- The rows as a table of text, those with the most bytes first; what is 0 is left out.
+--- The rows as a table of text, those with the most bytes first, without rows of 0.
 function Saved:__tostring()
   local rows = {table.unpack(self)}
   table.sort(rows, function(a, b)

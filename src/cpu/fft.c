@@ -17,8 +17,8 @@
    transformed as complex points.
 
    The roots of 1 are computed from angles of at most a quarter turn, each by itself, so that
-   their errors do not grow with n. The inverse is the transform of what has its real and
-   imaginary parts exchanged, before and after, which the caller does as it moves the points. */
+   their errors do not grow with n. The inverse is the transform between two exchanges of real
+   and imaginary parts, which the caller does as it moves the points. */
 #include "cpu/fft.h"
 
 #include <math.h>
@@ -86,7 +86,7 @@ static Complex *roots_of(int64_t n, int64_t count) {
   return w;
 }
 
-/* Eights and fours first, then rising primes; gives what is left, 1 when all is done. */
+/* Takes factors of 8 and 4 first, then rising primes; returns the rest, 1 if there is none. */
 static int64_t factorize(dm_Fft *f) {
   int64_t rest = f->n;
   for (; rest % 4 == 0; rest /= f->factor[f->n_factor++])

@@ -155,7 +155,8 @@ static inline const dm_Meta *dm_in_meta(const dm_Grad *g, int i) {
   return dm_meta(g->metas, i);
 }
 
-/* The gradient reads saved input i no more: what was computed again goes. */
+/* Tells that the gradient reads saved input i no more: a tensor that was computed again is
+   freed. */
 static inline void dm_done_with(dm_Grad *g, int i) {
   if (g->in[i]) dm_tensor_unref(&g->in[i]);
 }

@@ -1,8 +1,9 @@
 /* Which results are computed again, and who needs whom for that: see remake.h. */
 #include "engine/remake.h"
 
-/* What the ops between a result and what is kept may cost together: a view 1, the others 2. A
-   longer chain would be computed again and again for the members of it that are saved. */
+/* The ops between a result and the tensors that are kept may cost so much together: a view 1,
+   the others 2. A longer chain would be computed again and again for the members of it that are
+   saved. */
 enum { MAX_CHAIN = 8 };
 
 atomic_llong dm_remake_bytes = 1 << 20;
@@ -46,7 +47,7 @@ static bool has_input(const dm_Node *n, int i, int left) {
   return dm_remake_end_keeps(e) || (e->out == 0 && can(e->node, left));
 }
 
-/* Does n's op compute its output 0 again from what is kept, at that cost? */
+/* Can n's op compute its output 0 again from tensors that are kept, at that cost? */
 static bool can(const dm_Node *n, int left) {
   left -= n->op && n->op->flags & F_VIEW ? 1 : 2;
   if (!n->pure || n->released || left < 0) return false;

@@ -41,7 +41,7 @@ static inline bool dm_saved_is_same(const dm_Saved *s, const dm_Tensor *t) {
 }
 /* Fails for t, which is not as it was when it was saved as s. */
 dm_status dm_saved_refuse(const dm_Saved *s, const struct dm_Node *n, const dm_Tensor *t);
-/* Not for what is remade. */
+/* Drops the saved tensor, which is not one that is remade. */
 void dm_saved_drop(dm_Saved *s);
 
 /* Runs the checkpoint's function again, on leaves that require a gradient where the inputs

@@ -27,7 +27,7 @@ local function added(self, x)
   self.x, self.delta = x, nil
 end
 
---- Adds what is still to be added, and returns the sum: (B, T, dim).
+--- Adds the last branch's output, and returns the sum: (B, T, dim).
 function Stream:sum()
   if self.delta then added(self, self.x + self.delta) end
   return self.x

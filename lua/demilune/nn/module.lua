@@ -17,7 +17,7 @@
 -- * module:can_fuse_relu(), of nn.Linear: whether relu(module(x)) may be computed as
 --   module(x, "relu"), one op. Sequential asks where a ReLU follows that has no hooks.
 --
--- A forward that calls modules of such classes may free the handles of what it made for them,
+-- A forward that calls modules of such classes may free the tensors that it made for them,
 -- where Module.hold_nothing(module, ...) says so.
 --
 -- The base class keeps one mark by itself: _has_hooks, true while a module has forward hooks.

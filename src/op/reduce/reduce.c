@@ -175,7 +175,7 @@ static dm_Tensor *spread(dm_Grad *g, dm_Ints dims) {
 
 /* Each element of x entered one sum with the factor 1. */
 void sum_grad(dm_Grad *g) { g->gx[0] = spread(g, DM_ATTR(dm_SumAttr, g)->dim); }
-/* What is NaN entered none. */
+/* A NaN entered no sum. */
 void sum_numbers_grad(dm_Grad *g) {
   dm_Tensor *gy = spread(g, DM_ATTR(dm_SumAttr, g)->dim);
   g->gx[0] = x_where(g->x, x_unary(g->x, DM_OP_isnan, g->in[0]), dm_x_number(g->x, 0), gy);
