@@ -68,6 +68,9 @@ static int tensor_totable(lua_State *L) {
   State *S = dm_enter(L);
   Handle *host = dm_push_own(L, S); /* below the result, which may end Lua's memory */
   dm_Tensor *t = dm_check_tensor(L, 1);
+  for (int d = 0; d < t->ndim; d++)
+    if (t->shape[d] > INT32_MAX)
+      dm_raise_text(L, "totable: shape %s is more than a table can hold", DM_SHAPE(t));
   DM_CHECK_HELD(L, S, 1, &t, dm_tensor_on_host(t, &host->t));
   push_nested(L, host->t, 0, dm_tensor_data(host->t));
   dm_handle_release(host);

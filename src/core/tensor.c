@@ -106,7 +106,7 @@ void dm_contiguous_strides(int ndim, const int64_t *shape, int64_t *stride) {
   int64_t s = 1;
   for (int d = ndim - 1; d >= 0; d--) {
     stride[d] = s;
-    s *= dm_max_i64(shape[d], 1);
+    s = dm_mul_sizes(s, dm_max_i64(shape[d], 1));
   }
 }
 
@@ -148,7 +148,7 @@ static inline void set_shape(dm_Tensor *t, int ndim, const int64_t *shape, int64
   for (int d = ndim - 1; d >= 0; d--) {
     t->shape[d] = shape[d];
     t->stride[d] = s;
-    s *= dm_max_i64(shape[d], 1);
+    s = dm_mul_sizes(s, dm_max_i64(shape[d], 1));
   }
 }
 

@@ -109,13 +109,23 @@ op.combinations("x; r = 2, with_replacement = false", "all choices of r elements
   .. "their order, a row each", function(x, r, with_replacement)
   local n, rows_of = x:numel(), {}
   if r == 0 then return core.empty(0, {dtype = x.dtype, device = x.device}) end
+  -- as many rows as `many` over r, which is `many` over what is left
+  local many = with_replacement and n + r - 1 or n
+  local numbers = 1.0 * r
+  for k = 1, math.min(r, many - r) do
+    numbers = numbers * ((many - k + 1) / k)
+    if numbers > 2^31 then break end
+  end
+  if numbers > 2^31 then
+    caller.raise("combinations: r = %d of %d elements are more than 2^31 numbers", r, n)
+  end
   local row = {}
   local function extend(first, k)
     if k > r then
       rows_of[#rows_of + 1] = {table.unpack(row)}
       return
     end
-    for i = first, n do
+    for i = first, with_replacement and n or n - r + k do
       row[k] = i
       extend(with_replacement and i or i + 1, k + 1)
     end

@@ -70,6 +70,10 @@ static void open_work(Work *w, dm_Call *c, int n, int lead, const int64_t *batch
     const bool info = w->st == DM_OK && m.dtype == DM_I32 && w->out[i]->numel > 0;
     if (info) memset(dm_tensor_data(w->out[i]), 0, (size_t)dm_tensor_bytes(w->out[i]));
   }
+  /* A tensor without elements may hold more empty matrices than a loop can count. */
+  bool any = false;
+  for (int i = 0; i < c->n_out && w->st == DM_OK; i++) any |= w->out[i]->numel > 0;
+  if (!any) w->batch = 0;
 }
 
 /* Opens the work with operand 0 and its own leading dims. */
@@ -317,7 +321,7 @@ dm_status linalg_det_any(dm_Call *c) {
 static dm_status order_rows(const dm_Call *c, const dm_Tensor *pivots, dm_Tensor *order) {
   const dm_LuOrderAttr *a = DM_ATTR(dm_LuOrderAttr, c);
   const int64_t k = dm_columns(pivots), n = a->n;
-  const int64_t n_batch = dm_numel(pivots->ndim - 1, pivots->shape);
+  const int64_t n_batch = order->numel > 0 ? dm_numel(pivots->ndim - 1, pivots->shape) : 0;
   for (int64_t b = 0; b < n_batch; b++) {
     const int32_t *p = (const int32_t *)dm_tensor_data(pivots) + b * k;
     int64_t *o = (int64_t *)dm_tensor_data(order) + b * n;

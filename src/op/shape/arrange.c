@@ -6,6 +6,7 @@
    to a matrix, (free, summed) and (summed, free), so that the sum over all pairs is
    one matrix product, whose result is reshaped to the free dims of both. */
 #include "base/error.h"
+#include "base/sizes.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 
@@ -16,7 +17,7 @@
    the result (stride[d1] + stride[d2]), into which t is written. */
 static dm_Tensor *embedded(dm_X *x, dm_Tensor *t, int64_t offset, int d1, int d2) {
   if (x->st != DM_OK) return NULL;
-  const int64_t side = t->shape[t->ndim - 1] + (offset < 0 ? -offset : offset);
+  const int64_t side = dm_add_sizes(t->shape[t->ndim - 1], offset < 0 ? -offset : offset);
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   dm_AsStridedAttr region = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
   for (int d = 0, k = 0; d <= t->ndim; d++)
@@ -25,8 +26,9 @@ static dm_Tensor *embedded(dm_X *x, dm_Tensor *t, int64_t offset, int d1, int d2
   for (int d = 0, k = 0; d <= t->ndim; d++)
     if (d != d1 && d != d2) region.stride.v[k++] = stride[d];
   for (int d = 0; d < t->ndim; d++) region.size.v[d] = t->shape[d];
-  region.stride.v[t->ndim - 1] = stride[d1] + stride[d2];
-  region.storage_offset = offset < 0 ? -offset * stride[d1] : offset * stride[d2];
+  region.stride.v[t->ndim - 1] = dm_add_sizes(stride[d1], stride[d2]);
+  region.storage_offset =
+      offset < 0 ? dm_mul_sizes(-offset, stride[d1]) : dm_mul_sizes(offset, stride[d2]);
   dm_Tensor *zeros = x_zeros(x, t->ndim + 1, shape, t);
   return dm_x(x, DM_OP_as_strided_scatter, &region, 2, zeros, t);
 }

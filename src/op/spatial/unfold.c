@@ -110,7 +110,8 @@ static dm_Tensor *surrounded(dm_X *x, dm_Tensor *t, const dm_Ints *before,
   }
   dm_contiguous_strides((int)region.size.n, whole.size.v, region.stride.v);
   for (int d = 0; d < region.size.n; d++)
-    region.storage_offset += dm_max_i64(before->v[d], 0) * region.stride.v[d];
+    region.storage_offset = dm_add_sizes(
+        region.storage_offset, dm_mul_sizes(dm_max_i64(before->v[d], 0), region.stride.v[d]));
   dm_Tensor *all = dm_x(x, DM_OP_full, &whole, 0);
   return dm_x(x, DM_OP_as_strided_scatter, &region, 2, all, t);
 }
