@@ -3,9 +3,11 @@
 
    The text of scalar.inc is compiled twice, as functions over float (NAME_f32, NAME_b32) and
    over double; a functor picks by the compute type, in which 16-bit elements are float. The op
-   is a template argument of the packed kernel, so that no thread branches over ops. The strided
-   kernel holds many formulas and branches: those that are often called, or those that seldom
-   are, which take more registers. Predicates are cheap, and one kernel holds all of them. */
+   is a template argument of the packed kernel, so that no thread branches over ops. A strided
+   kernel holds many formulas and branches. There are four, as the slowest formula of a kernel
+   settles its registers: of those that are often called, of those that seldom are, of
+   trigonometry and of special functions. Predicates are cheap, and one kernel holds all of
+   them. */
 #include "kernels/own.cuh"
 #include "kernels/pointwise.cuh"
 #include "kernels/reduce.cuh"
@@ -17,10 +19,14 @@
 #ifdef __GNUC__
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #endif
-/* Which formulas share a strided kernel. ALONE: none does. */
-enum { OFTEN, SELDOM, ALONE };
-template <template <class> class Fn>
-static constexpr int group_of = dm_unpacked<Fn> ? SELDOM : OFTEN;
+/* The formulas that share a strided kernel; scripts/kernel_report.lua knows their names. */
+struct often_formulas;
+struct seldom_formulas;
+struct trig_formulas;
+struct special_formulas;
+template <bool unpacked> struct UsualGroup { typedef often_formulas type; };
+template <> struct UsualGroup<true> { typedef seldom_formulas type; };
+template <template <class> class Fn> struct Group : UsualGroup<dm_unpacked<Fn>> {};
 
 /* Marks formulas that are only compiled for the strided kernel; see dm_unpacked. */
 #define RARE(NAME)                                               \
@@ -28,13 +34,13 @@ static constexpr int group_of = dm_unpacked<Fn> ? SELDOM : OFTEN;
   template <class C> struct NAME##_backward;                     \
   template <> constexpr bool dm_unpacked<NAME##_forward> = true; \
   template <> constexpr bool dm_unpacked<NAME##_backward> = true;
+#define GROUP(NAME, GROUP)                                          \
+  template <class C> struct NAME##_forward;                         \
+  template <class C> struct NAME##_backward;                        \
+  template <> struct Group<NAME##_forward> { typedef GROUP type; }; \
+  template <> struct Group<NAME##_backward> { typedef GROUP type; };
 /* Formulas that are long, or keep tables on the stack. */
-#define LONG(NAME)                                            \
-  template <class C> struct NAME##_forward;                   \
-  template <class C> struct NAME##_backward;                  \
-  template <> constexpr int group_of<NAME##_forward> = ALONE; \
-  template <> constexpr int group_of<NAME##_backward> = ALONE;
-#define SPECIAL(NAME) RARE(NAME) LONG(NAME)
+#define SPECIAL(NAME) RARE(NAME) GROUP(NAME, special_formulas)
 #define real float
 #define F(NAME) NAME##32
 #define sin dm_sin
@@ -80,20 +86,21 @@ static constexpr int group_of = dm_unpacked<Fn> ? SELDOM : OFTEN;
 #include "unary.gen.def"
 #undef UNARY
 #undef FUNCTORS
-LONG(sin)
-LONG(cos)
-LONG(tan)
-LONG(sinc)
-#undef LONG
+GROUP(sin, trig_formulas)
+GROUP(cos, trig_formulas)
+GROUP(tan, trig_formulas)
+GROUP(sinc, trig_formulas)
+#undef GROUP
 
 /* The formulas of a group in one functor; `op` selects. */
-template <int group, class C> struct UnaryForward {
+template <class G, class C> struct UnaryForward {
   C p, q, op;
   __device__ C operator()(const C *x) const {
     switch ((int)op) {
-#define UNARY(NAME, SAVE)                                                         \
-  case DM_OP_##NAME:                                                              \
-    if constexpr (group_of<NAME##_forward> == group) return NAME##_v(x[0], p, q); \
+#define UNARY(NAME, SAVE)                                                \
+  case DM_OP_##NAME:                                                     \
+    if constexpr (dm_same_type<typename Group<NAME##_forward>::type, G>) \
+      return NAME##_v(x[0], p, q);                                       \
     break;
 #include "unary.gen.def"
 #undef UNARY
@@ -101,13 +108,14 @@ template <int group, class C> struct UnaryForward {
     return 0;
   }
 };
-template <int group, class C> struct UnaryBackward {
+template <class G, class C> struct UnaryBackward {
   C p, q, op;
   __device__ C operator()(const C *x) const {
     switch ((int)op) {
-#define UNARY(NAME, SAVE)                                                                 \
-  case DM_OP_##NAME:                                                                      \
-    if constexpr (group_of<NAME##_backward> == group) return x[0] * NAME##_d(x[1], p, q); \
+#define UNARY(NAME, SAVE)                                                 \
+  case DM_OP_##NAME:                                                      \
+    if constexpr (dm_same_type<typename Group<NAME##_backward>::type, G>) \
+      return x[0] * NAME##_d(x[1], p, q);                                 \
     break;
 #include "unary.gen.def"
 #undef UNARY
@@ -115,22 +123,12 @@ template <int group, class C> struct UnaryBackward {
     return 0;
   }
 };
-template <class C> using OftenForward = UnaryForward<OFTEN, C>;
-template <class C> using OftenBackward = UnaryBackward<OFTEN, C>;
-template <class C> using SeldomForward = UnaryForward<SELDOM, C>;
-template <class C> using SeldomBackward = UnaryBackward<SELDOM, C>;
 
-/* Launches Fn, of N operands: its own packed kernel, and the strided one of its group. */
-template <template <class> class Fn, template <class> class Often,
-          template <class> class Seldom, int N>
-static dm_status floats(dm_Tensor *out, dm_Tensor *const *in, double p, double q, int op) {
-  const dm_DType dtype = (dm_DType)out->dtype;
-  if constexpr (group_of<Fn> == OFTEN)
-    return dm_pointwise_any<Fn, Often, N>(out, in, dtype, p, q, op);
-  else if constexpr (group_of<Fn> == SELDOM)
-    return dm_pointwise_any<Fn, Seldom, N>(out, in, dtype, p, q, op);
-  else return dm_pointwise_float<Fn, N>(out, in, dtype, p, q);
-}
+/* The functors of Fn's group. */
+template <template <class> class Fn> struct Any {
+  template <class C> using Forward = UnaryForward<typename Group<Fn>::type, C>;
+  template <class C> using Backward = UnaryBackward<typename Group<Fn>::type, C>;
+};
 
 /* ---- integers ---- */
 
@@ -168,10 +166,10 @@ DM_CUDA_KERNEL(unary_cuda) {
   dm_unary_params(c->op->signature, c->attr, pq);
   if (!dm_is_float(dtype)) return integers(c, pq[0], pq[1]);
   switch (dm_op_id(c->op)) {
-#define UNARY(NAME, SAVE)                                                                   \
-  case DM_OP_##NAME:                                                                        \
-    return floats<NAME##_forward, OftenForward, SeldomForward, 1>(out, c->in, pq[0], pq[1], \
-                                                                  DM_OP_##NAME);
+#define UNARY(NAME, SAVE)                                                     \
+  case DM_OP_##NAME:                                                          \
+    return dm_pointwise_any<NAME##_forward, Any<NAME##_forward>::Forward, 1>( \
+        out, c->in, dtype, pq[0], pq[1], DM_OP_##NAME);
 #include "unary.gen.def"
 #undef UNARY
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
@@ -254,10 +252,10 @@ DM_CUDA_KERNEL(unary_backward_cuda) {
   const dm_UnaryBackwardAttr *a = DM_ATTR(dm_UnaryBackwardAttr, c);
   dm_Tensor *out = c->out[0];
   switch ((dm_OpId)a->op) {
-#define UNARY(NAME, SAVE)                                                                    \
-  case DM_OP_##NAME:                                                                         \
-    return floats<NAME##_backward, OftenBackward, SeldomBackward, 2>(out, c->in, a->p, a->q, \
-                                                                     DM_OP_##NAME);
+#define UNARY(NAME, SAVE)                                                        \
+  case DM_OP_##NAME:                                                             \
+    return dm_pointwise_any<NAME##_backward, Any<NAME##_backward>::Backward, 2>( \
+        out, c->in, (dm_DType)out->dtype, a->p, a->q, DM_OP_##NAME);
 #include "unary.gen.def"
 #undef UNARY
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
