@@ -142,11 +142,11 @@ static inline void cut_channels(Channels *ch, int64_t n, int64_t threads, int64_
 }
 
 /* Runs a reducer over every channel. V is the number of elements per load: of one channel, or
-   of V channels where inner == 1. */
-template <class Reducer, int V>
+   of V channels where inner == 1. only_flat: inner is always 1. */
+template <class Reducer, int V, bool only_flat = false>
 static dm_status reduce_channels(const Reducer &reducer, Channels ch) {
   typedef typename Reducer::State State;
-  const bool flat = ch.inner == 1;
+  const bool flat = only_flat || ch.inner == 1;
   const int64_t n_run = dm_ceil_div(ch.channels, V);
   int lanes = 64 / V > 8 ? 64 / V : 8;
   void *scratch = NULL;
@@ -161,14 +161,16 @@ static dm_status reduce_channels(const Reducer &reducer, Channels ch) {
   State *partial = (State *)scratch;
   const unsigned width = (unsigned)(flat ? dm_ceil_div(n_run, lanes) : ch.channels);
   const dim3 grid(width, (unsigned)ch.n_chunk);
-  dm_status st;
-  if (!flat)
-    st = dm_launch((channel_kernel<Reducer, V>), grid, DM_THREADS, 0, reducer, ch, partial);
-  else if constexpr (V > 1)
+  dm_status st = DM_OK;
+  if (!flat) {
+    if constexpr (!only_flat)
+      st = dm_launch((channel_kernel<Reducer, V>), grid, DM_THREADS, 0, reducer, ch, partial);
+  } else if constexpr (V > 1) {
     st = dm_launch((column_runs_kernel<Reducer, V>), grid, DM_THREADS, 0, reducer, ch, lanes,
                    partial);
-  else
+  } else {
     st = dm_launch((column_kernel<Reducer>), grid, DM_THREADS, 0, reducer, ch, lanes, partial);
+  }
   if (st == DM_OK && bytes > 0)
     st = dm_launch((join_kernel<Reducer>), dm_blocks(ch.channels * 32), DM_THREADS, 0, reducer,
                    ch, partial);
@@ -189,8 +191,8 @@ static inline bool has_runs(const Channels &ch, int V) {
 template <class C> struct Pair { C gw, gb; };
 template <class C, class T, class G = T> struct GradSums {
   typedef Pair<C> State;
-  const G *gy;
-  const T *x;
+  dm_From<G> gy;
+  dm_From<T> x;
   const C *mean, *rstd;
   int64_t step, groups, per;
   C *gw, *gb;
@@ -199,9 +201,11 @@ template <class C, class T, class G = T> struct GradSums {
   template <int V> __device__ void add(State &s, int64_t n, int64_t i) const {
     const int64_t k = (per > 0 ? n * groups + at : at) * step;
     const C mu = mean[k], r = rstd[k];
+    const dm_Run<G, V> g_run = run_at<G, V>(gy, i);
+    const dm_Run<T, V> x_run = run_at<T, V>(x, i);
     C g[V], v[V];
-    load_run<C, G, V>(gy, i, g);
-    load_run<C, T, V>(x, i, v);
+    widen_run<C, G, V>(gy, g_run, g);
+    widen_run<C, T, V>(x, x_run, v);
     for (int e = 0; e < V; e++) {
       s.gw += g[e] * ((v[e] - mu) * r);
       s.gb += g[e];
@@ -216,9 +220,11 @@ template <class C, class T, class G = T> struct GradSums {
     }
   }
   template <int V> __device__ void add_run(State *s, const Known<V> &known, int64_t i) const {
+    const dm_Run<G, V> g_run = run_at<G, V>(gy, i);
+    const dm_Run<T, V> x_run = run_at<T, V>(x, i);
     C g[V], v[V];
-    load_run<C, G, V>(gy, i, g);
-    load_run<C, T, V>(x, i, v);
+    widen_run<C, G, V>(gy, g_run, g);
+    widen_run<C, T, V>(x, x_run, v);
     for (int k = 0; k < V; k++) {
       s[k].gw += g[k] * ((v[k] - known.mu[k]) * known.r[k]);
       s[k].gb += g[k];

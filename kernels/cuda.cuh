@@ -180,14 +180,11 @@ static __device__ inline void dm_widen_all(int, const dm_Run<T, V> &x, T *a) {
 }
 template <int V>
 static __device__ inline void dm_widen_all(int dtype, const dm_Run<dm_Low, V> &x, float *a) {
-  switch (dtype) {
-#define ROW(X, E, S, ...)                                             \
-  case DM_##E:                                                        \
-    for (int i = 0; i < V; i++) a[i] = dm_widen(dm_##S{x.v[i].bits}); \
-    return;
+  for (int i = 0; i < V; i++) {
+    a[i] = 0;
+#define ROW(X, E, S, ...) a[i] = dtype == DM_##E ? dm_widen(dm_##S{x.v[i].bits}) : a[i];
     DM_LOW_DTYPES(ROW, )
 #undef ROW
-  default: __builtin_unreachable();
   }
 }
 template <class T, int V>
@@ -211,6 +208,29 @@ static __device__ inline void dm_narrow_all(int dtype, const float *a, dm_Run<dm
   }
 }
 
+/* Elements of type T that a kernel reads, or writes: a pointer, and for dm_Low the dtype with
+   it. They are made by dm_Pointers<T>::from and to. */
+template <class P> struct dm_LowPointer {
+  P *p;
+  int64_t dtype; /* as wide as p: captured launches compare their arguments' bytes */
+  __device__ dm_LowPointer operator+(int64_t i) const { return {p + i, dtype}; }
+  __device__ explicit operator bool() const { return p != NULL; }
+};
+template <class T> struct dm_Pointers {
+  typedef const T *From;
+  typedef T *To;
+  static DM_HD From from(const void *p, int) { return (From)p; }
+  static DM_HD To to(void *p, int) { return (To)p; }
+};
+template <> struct dm_Pointers<dm_Low> {
+  typedef dm_LowPointer<const dm_Low> From;
+  typedef dm_LowPointer<dm_Low> To;
+  static DM_HD From from(const void *p, int dtype) { return {(const dm_Low *)p, dtype}; }
+  static DM_HD To to(void *p, int dtype) { return {(dm_Low *)p, dtype}; }
+};
+template <class T> using dm_From = typename dm_Pointers<T>::From;
+template <class T> using dm_To = typename dm_Pointers<T>::To;
+
 /* ---- which types a kernel is made for ---- */
 
 /* Whether two types are one. */
@@ -232,6 +252,16 @@ template <class A> constexpr bool dm_same_type<A, A> = true;
     DM_LOW_DTYPES(DM_LOW_TYPE, (__VA_ARGS__))                                               \
     case DM_F64: { typedef double T; typedef double C; (void)sizeof(C); __VA_ARGS__ } break;  \
     default: { typedef float T; typedef float C; (void)sizeof(C); __VA_ARGS__ } break;        \
+    }                                                                                       \
+  } while (0)
+
+/* The same for kernels that see 16 bits of any format as dm_Low. */
+#define DM_STORED_TYPES(DTYPE, ...)                                                         \
+  do {                                                                                      \
+    switch ((dm_DType)(DTYPE)) {                                                            \
+    case DM_F32: { typedef float T; typedef float C; (void)sizeof(C); __VA_ARGS__ } break;    \
+    case DM_F64: { typedef double T; typedef double C; (void)sizeof(C); __VA_ARGS__ } break;  \
+    default: { typedef dm_Low T; typedef float C; (void)sizeof(C); __VA_ARGS__ } break;       \
     }                                                                                       \
   } while (0)
 

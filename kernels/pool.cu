@@ -49,27 +49,41 @@ static Planes planes_of(const dm_Tensor *t, bool last, int V) {
   return p;
 }
 
-/* Dense elements of type T; T void stands for a type known at run time. */
+/* Dense elements of type T: float, double, or dm_Low of any format; T void stands for a type
+   known at run time. */
 template <class C, class T> struct Elements {
   T *data;
   template <int V> __device__ void get(int64_t i, C *v) const {
     const dm_Run<T, V> run = *(const dm_Run<T, V> *)(data + i);
-    for (int k = 0; k < V; k++) v[k] = dm_get<C, T>(run.v[k]);
+    dm_widen_all(0, run, v);
   }
   template <int V> __device__ void put(int64_t i, const C *v) const {
     dm_Run<T, V> run;
-    for (int k = 0; k < V; k++) dm_put(&run.v[k], v[k]);
+    dm_narrow_all(0, v, &run);
     *(dm_Run<T, V> *)(data + i) = run;
+  }
+};
+template <class C> struct Elements<C, dm_Low> {
+  dm_Low *data;
+  int64_t dtype;
+  template <int V> __device__ void get(int64_t i, C *v) const {
+    const dm_Run<dm_Low, V> run = *(const dm_Run<dm_Low, V> *)(data + i);
+    dm_widen_all((int)dtype, run, v);
+  }
+  template <int V> __device__ void put(int64_t i, const C *v) const {
+    dm_Run<dm_Low, V> run;
+    dm_narrow_all((int)dtype, v, &run);
+    *(dm_Run<dm_Low, V> *)(data + i) = run;
   }
 };
 template <class C> struct Elements<C, void> {
   void *data;
-  int dtype;
+  int64_t dtype;
   template <int V> __device__ void get(int64_t i, C *v) const {
-    *v = dm_load<C>(dtype, data, i);
+    *v = dm_load<C>((int)dtype, data, i);
   }
   template <int V> __device__ void put(int64_t i, const C *v) const {
-    dm_store<C>(dtype, data, i, *v);
+    dm_store<C>((int)dtype, data, i, *v);
   }
 };
 template <class C, class T> static Elements<C, T> elements(const dm_Tensor *t) {
@@ -110,15 +124,15 @@ static bool lie_last(const dm_Tensor *in, const dm_Tensor *out) {
 
 /* Runs the statements with the types of a dtype: float types, or int64 arithmetic for
    integers. */
-#define POOL_TYPES(DTYPE, ...)            \
-  do {                                    \
-    if (dm_is_float((dm_DType)(DTYPE))) { \
-      DM_FLOAT_TYPES(DTYPE, __VA_ARGS__); \
-    } else {                              \
-      typedef void T;                     \
-      typedef int64_t C;                  \
-      __VA_ARGS__                         \
-    }                                     \
+#define POOL_TYPES(DTYPE, ...)             \
+  do {                                     \
+    if (dm_is_float((dm_DType)(DTYPE))) {  \
+      DM_STORED_TYPES(DTYPE, __VA_ARGS__); \
+    } else {                               \
+      typedef void T;                      \
+      typedef int64_t C;                   \
+      __VA_ARGS__                          \
+    }                                      \
   } while (0)
 
 /* The windows along both axes. */
@@ -243,7 +257,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     const Position o = out.split<1>(i);
     const int64_t from = dm_pool_corner(&v.h, &v.w, o.row, o.col) +
                          dm_pool_position(&v.h, &v.w, (int32_t)codes[i]);
-    y[i] = from >= 0 && from < n_in ? x[(o.plane * n_in + from) * out.inner + o.c] : T(0);
+    y[i] = from >= 0 && from < n_in ? x[(o.plane * n_in + from) * out.inner + o.c] : T{};
   }
 }
 
@@ -427,7 +441,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
    element of the window, and the warp sums them. */
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
-    wide_mean_kernel(const T *x, T *y, Means<C> m, Planes out) {
+    wide_mean_kernel(Elements<C, T> x, Elements<C, T> y, Means<C> m, Planes out) {
   const int lanes = 32, lane = threadIdx.x % lanes;
   for (int64_t i = dm_thread() / lanes; i < out.n_run; i += dm_threads() / lanes) {
     const Position o = out.split<1>(i);
@@ -438,18 +452,21 @@ static __global__ void __launch_bounds__(DM_THREADS)
     /* The lanes go through the window row by row: 32 elements on are `down` rows and `over`
        columns. */
     if (!empty) {
-      const T *from = x + (o.plane * m.v.h.in + r.lo) * m.v.w.in + s.lo;
+      const int64_t first = (o.plane * m.v.h.in + r.lo) * m.v.w.in + s.lo;
       const int64_t down = dm_quotient(lanes, across), over = lanes - down * across;
       int64_t row = dm_quotient(lane, across), col = lane - row * across;
       while (row < r.hi - r.lo) {
-        sum += dm_get<C, T>(from[row * m.v.w.in + col]);
+        C v;
+        x.template get<1>(first + row * m.v.w.in + col, &v);
+        sum += v;
         row += down;
         col += over;
         if (col >= across) row++, col -= across;
       }
     }
     sum = dm_warp_sum(sum);
-    if (lane == 0) dm_put(y + i, empty ? C(0) : sum / m.over(r, s));
+    sum = empty ? C(0) : sum / m.over(r, s);
+    if (lane == 0) y.template put<1>(i, &sum);
   }
 }
 
@@ -503,7 +520,7 @@ static dm_status means(dm_Call *c, const dm_AvgPoolAttr *avg, const int64_t *in,
   const bool last = lie_last(c->in[0], y);
   DM_TRY(check_sides(y));
   DM_TRY(dm_layout_new(c->in[0], last, &x));
-  DM_FLOAT_TYPES(x->dtype, {
+  DM_STORED_TYPES(x->dtype, {
     const Means<C> m = {v, avg && avg->count_include_pad,
                         (C)(avg && avg->divisor_override.set ? avg->divisor_override.v : 0)};
     const Elements<C, T> from = elements<C, T>(x), to = elements<C, T>(y);
@@ -513,8 +530,8 @@ static dm_status means(dm_Call *c, const dm_AvgPoolAttr *avg, const int64_t *in,
                        to, m, planes_of(y, last, V));
       });
     else if (area > ALONE && !last)
-      st = dm_launch((wide_mean_kernel<C, T>), dm_blocks(y->numel * 32), DM_THREADS, 0,
-                     from.data, to.data, m, planes_of(y, false, 1));
+      st = dm_launch((wide_mean_kernel<C, T>), dm_blocks(y->numel * 32), DM_THREADS, 0, from,
+                     to, m, planes_of(y, false, 1));
     else
       RUNS(run_of<T>(), last, y, x, NULL, {
         st = dm_launch((mean_kernel<C, T, V>), dm_blocks(y->numel / V), DM_THREADS, 0, from, to,

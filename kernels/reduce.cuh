@@ -186,9 +186,11 @@ template <class Reducer> static constexpr bool dm_visits = false;
 /* One load: V neighbouring elements, converted to the compute type. */
 template <class C, class T, int V> struct dm_Loads {
   C v[V];
-  __device__ dm_Loads(const void *x, int, int64_t at) {
+  __device__ dm_Loads(const void *x, int dtype, int64_t at) {
     const dm_Run<T, V> run = *(const dm_Run<T, V> *)((const T *)x + at);
-    for (int k = 0; k < V; k++) v[k] = dm_get<C, T>(run.v[k]);
+    if constexpr (dm_same_type<T, dm_Low>) dm_widen_all(dtype, run, v);
+    else
+      for (int k = 0; k < V; k++) v[k] = dm_get<C, T>(run.v[k]);
   }
 };
 template <class C> struct dm_Loads<C, dm_AnyType, 1> {
@@ -413,14 +415,8 @@ static bool dm_try_dense(const dm_Plan<Reducer> &plan, bool rows, dm_status *st)
 template <bool fast, class Reducer>
 static bool dm_try_fast(const dm_Plan<Reducer> &p, bool rows, dm_status *st) {
   if constexpr (fast && sizeof(typename Reducer::In) == 4) {
-#define ROW(X, E, S, ...) \
-  case DM_##E: return dm_try_dense<Reducer, dm_##S>(p, rows, st);
-    switch (p.dtype) {
-      DM_LOW_DTYPES(ROW, )
-    case DM_F32: return dm_try_dense<Reducer, float>(p, rows, st);
-    default: return false;
-    }
-#undef ROW
+    if (dm_is_low((dm_DType)p.dtype)) return dm_try_dense<Reducer, dm_Low>(p, rows, st);
+    return p.dtype == DM_F32 && dm_try_dense<Reducer, float>(p, rows, st);
   }
   if constexpr (fast && (typename Reducer::In)0.5 == 0) /* int64 */
     if (p.dtype == DM_BOOL || p.dtype == DM_U8)

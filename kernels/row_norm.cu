@@ -43,7 +43,7 @@ static __device__ inline void each_run(int64_t n_run, int lanes, const F &f) {
 /* Computes the mean of row p and rstd = 1 / sqrt(variance + eps). R > 0: the row is kept in
    `kept`, R runs of V elements per thread. */
 template <class C, class T, int V, int R>
-static __device__ inline void row_moments(const T *p, const RowShape &s, C eps, C (*kept)[V],
+static __device__ inline void row_moments(dm_From<T> p, const RowShape &s, C eps, C (*kept)[V],
                                           C *mean, C *rstd) {
   const int64_t n_run = s.len / V;
   const C n = (C)s.len;
@@ -76,35 +76,38 @@ static __device__ inline void row_moments(const T *p, const RowShape &s, C eps, 
 }
 
 /* Loads the weights for the run at element i of a row whose first channel is c0. With inner >
-   1 (group_norm of images) a channel's weight is repeated over its positions. */
+   1 (group_norm of images) a channel's weight is repeated over its positions, and is of type C.
+   Runs of several weights are of type T or C. */
 template <class C, class T, int V>
 static __device__ inline void affine_run(const dm_Vector &w, const RowShape &s, int64_t c0,
                                          int64_t i, C otherwise, C *v) {
   if (!w.data) {
     for (int k = 0; k < V; k++) v[k] = otherwise;
-  } else if (s.inner == 1 && dm_dtype_is<T>(w.dtype)) {
-    load_run<C, T, V>((const T *)w.data, c0 + i, v);
-  } else if (s.inner == 1 && dm_dtype_is<C>(w.dtype)) {
-    load_run<C, C, V>((const C *)w.data, c0 + i, v);
-  } else {
+  } else if (s.inner > 1) {
+    const C *of = (const C *)w.data + c0;
     int64_t c = dm_quotient(i, s.inner), left = s.inner - (i - c * s.inner);
-    C a = w.at(c0 + c, otherwise);
     for (int k = 0; k < V; k++, left--) {
       if (left == 0) {
-        a = w.at(c0 + ++c, otherwise);
+        c++;
         left = s.inner;
       }
-      v[k] = a;
+      v[k] = of[c];
     }
+  } else if (V == 1) {
+    v[0] = w.at(c0 + i, otherwise);
+  } else if (dm_dtype_is<T>(w.dtype)) {
+    load_run<C, T, V>(dm_Pointers<T>::from(w.data, w.dtype), c0 + i, v);
+  } else {
+    load_run<C, C, V>((const C *)w.data, c0 + i, v);
   }
 }
 
 /* The forward: y = (x - mean) * rstd * weight + bias, s.lanes threads per row. */
 template <class C, class T, int V, int R>
 static __global__ void __launch_bounds__(DM_THREADS, 2)
-    rows_kernel(const T *x, T *y, dm_Vector w, dm_Vector b, RowShape s, C eps) {
+    rows_kernel(dm_From<T> x, dm_To<T> y, dm_Vector w, dm_Vector b, RowShape s, C eps) {
   for (int64_t row = dm_thread() / s.lanes; row < s.n_rows; row += dm_threads() / s.lanes) {
-    const T *from = x + row * s.len;
+    const dm_From<T> from = x + row * s.len;
     const int64_t c0 = row % s.groups * s.per;
     C kept[R > 0 ? R : 1][V], mean, rstd;
     row_moments<C, T, V, R>(from, s, eps, kept, &mean, &rstd);
@@ -124,8 +127,8 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
    channel. */
 template <class C, class T, int V, int R>
 static __global__ void __launch_bounds__(DM_THREADS, 2)
-    rows_backward_kernel(const T *gy, const T *x, T *gx, dm_Vector w, RowShape s, C eps,
-                         C *stats) {
+    rows_backward_kernel(dm_From<T> gy, dm_From<T> x, dm_To<T> gx, dm_Vector w, RowShape s,
+                         C eps, C *stats) {
   for (int64_t row = dm_thread() / s.lanes; row < s.n_rows; row += dm_threads() / s.lanes) {
     const int64_t first = row * s.len, n_run = s.len / V, c0 = row % s.groups * s.per;
     C kx[R > 0 ? R : 1][V], kg[R > 0 ? R : 1][V], mean, rstd, s1 = 0, s2 = 0;
@@ -177,9 +180,23 @@ static RowShape row_shape(const dm_Tensor *x, const dm_RowNormBackwardAttr &a) {
   return s;
 }
 
-/* Whether V neighbouring weights may be loaded as one word. */
-static bool affine_runs(const dm_Vector &w, const RowShape &s, int V) {
-  return !w.data || s.inner > 1 || runs_of(w.data, V * (int64_t)dm_dtype_sizes[w.dtype]);
+/* Gives weights or biases to a kernel of rows of `dtype`, as affine_run takes them; *own holds
+   the memory. */
+static dm_status affine_new(dm_Tensor *t, dm_DType dtype, int64_t inner, dm_Tensor **own,
+                            dm_Vector *v) {
+  const dm_DType compute = dm_compute_dtype(dtype);
+  dm_Tensor *wide = NULL;
+  if (t && inner > 1) DM_TRY(dm_dense_cast(t, compute, &wide));
+  const dm_status st = dm_vector_new(wide ? wide : t, compute, own, v);
+  dm_tensor_unref(&wide);
+  return st;
+}
+
+/* Whether a thread may load V neighbouring weights of a row of `dtype`. */
+static bool affine_runs(const dm_Vector &w, const RowShape &s, dm_DType dtype, int V) {
+  if (!w.data || s.inner > 1) return true;
+  return (w.dtype == dtype || w.dtype == dm_compute_dtype(dtype)) &&
+         runs_of(w.data, V * (int64_t)dm_dtype_sizes[w.dtype]);
 }
 
 enum { KEPT = 4 }; /* runs of a row that a thread keeps in registers */
@@ -211,17 +228,17 @@ static dm_status rows_forward(dm_Call *c, const dm_RowNormBackwardAttr &a) {
   RowShape s;
   dm_status st = DM_OK;
   if (out->numel == 0) return DM_OK;
-  const dm_DType compute = dm_compute_dtype((dm_DType)out->dtype);
+  const dm_DType dtype = (dm_DType)out->dtype;
   DM_GO(dm_dense_new(c->in[0], &own[0]));
-  DM_GO(dm_vector_new(c->in[1], compute, &own[1], &w));
-  DM_GO(dm_vector_new(c->in[2], compute, &own[2], &b));
+  DM_GO(affine_new(c->in[1], dtype, a.inner, &own[1], &w));
+  DM_GO(affine_new(c->in[2], dtype, a.inner, &own[2], &b));
   s = row_shape(own[0], a);
-  DM_FLOAT_TYPES(out->dtype, {
-    const T *x = (const T *)dm_tensor_data(own[0]);
-    T *y = (T *)dm_tensor_data(out);
+  DM_STORED_TYPES(out->dtype, {
+    const dm_From<T> x = from_of<T>(own[0]);
+    const dm_To<T> y = to_of<T>(out);
     const int most = 16 / (int)sizeof(T);
     const bool packs = s.len % most == 0 && runs_of(x, 16) && runs_of(y, 16) &&
-                       affine_runs(w, s, most) && affine_runs(b, s, most);
+                       affine_runs(w, s, dtype, most) && affine_runs(b, s, dtype, most);
     ROW_WAYS(s, packs, {
       st = dm_launch((rows_kernel<C, T, V, R>), dm_blocks(s.n_rows * s.lanes), DM_THREADS, 0, x,
                      y, w, b, s, (C)a.eps);
@@ -252,9 +269,9 @@ static dm_status rows_backward(dm_Call *c, const dm_RowNormBackwardAttr &a, cons
   RowShape s = row_shape(x, a);
   GradSums<C, T> sums;
   dm_status st;
-  T *gx = (T *)dm_tensor_data(c->out[0]);
-  sums.gy = (const T *)dm_tensor_data(gy);
-  sums.x = (const T *)dm_tensor_data(x);
+  const dm_To<T> gx = to_of<T>(c->out[0]);
+  sums.gy = from_of<T>(gy);
+  sums.x = from_of<T>(x);
   sums.mean = stats;
   sums.rstd = stats + 1;
   sums.step = 2;
@@ -264,7 +281,7 @@ static dm_status rows_backward(dm_Call *c, const dm_RowNormBackwardAttr &a, cons
   sums.gb = (C *)dm_tensor_data(c->out[2]);
   sums.at = 0;
   const bool packs = s.len % most == 0 && runs_of(sums.x, 16) && runs_of(sums.gy, 16) &&
-                     runs_of(gx, 16) && affine_runs(w, s, most);
+                     runs_of(gx, 16) && affine_runs(w, s, (dm_DType)x->dtype, most);
   ROW_WAYS(s, packs, {
     st = dm_launch((rows_backward_kernel<C, T, V, R>), dm_blocks(s.n_rows * s.lanes),
                    DM_THREADS, 0, sums.gy, sums.x, gx, w, s, (C)a.eps, stats);
@@ -285,9 +302,9 @@ DM_CUDA_KERNEL(row_norm_backward_cuda) {
   if (c->out[0]->numel == 0) return clear_vectors(c);
   DM_GO(dm_dense_cast(c->in[0], dtype, &gy));
   DM_GO(dm_dense_new(c->in[1], &x));
-  DM_GO(dm_vector_new(c->in[2], compute, &own_w, &w));
+  DM_GO(affine_new(c->in[2], dtype, a->inner, &own_w, &w));
   DM_GO(dm_cuda_scratch(bytes, &stats));
-  DM_FLOAT_TYPES(dtype, { st = rows_backward<C, T>(c, *a, gy, x, w, (C *)stats); });
+  DM_STORED_TYPES(dtype, { st = rows_backward<C, T>(c, *a, gy, x, w, (C *)stats); });
 done:
   if (stats) dm_cuda_scratch_free(stats, bytes);
   dm_tensor_unref(&own_w);
@@ -302,8 +319,8 @@ done:
    reads back the runs of the sum that it wrote. */
 template <class L, int V, int R>
 static __global__ void __launch_bounds__(DM_THREADS, 2)
-    add_rows_kernel(const float *x, const L *delta, float *sum, L *y, dm_Vector w, dm_Vector b,
-                    RowShape s, float eps) {
+    add_rows_kernel(const float *x, dm_From<L> delta, float *sum, dm_To<L> y, dm_Vector w,
+                    dm_Vector b, RowShape s, float eps) {
   for (int64_t row = dm_thread() / s.lanes; row < s.n_rows; row += dm_threads() / s.lanes) {
     const int64_t first = row * s.len;
     float kept[R > 0 ? R : 1][V], mean, rstd;
@@ -330,8 +347,8 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
    rounded to glow too, the gradient of a 16-bit delta. gsum and glow may be NULL. */
 template <class L, int V, int R>
 static __global__ void __launch_bounds__(DM_THREADS, 2)
-    add_rows_backward_kernel(const float *gsum, const L *gy, const float *sum, float *gx,
-                             L *glow, dm_Vector w, RowShape s, float eps, float *stats) {
+    add_rows_backward_kernel(const float *gsum, dm_From<L> gy, const float *sum, float *gx,
+                             dm_To<L> glow, dm_Vector w, RowShape s, float eps, float *stats) {
   for (int64_t row = dm_thread() / s.lanes; row < s.n_rows; row += dm_threads() / s.lanes) {
     const int64_t first = row * s.len, n_run = s.len / V;
     float kx[R > 0 ? R : 1][V], kg[R > 0 ? R : 1][V], mean, rstd, s1 = 0, s2 = 0;
@@ -376,8 +393,8 @@ static dm_status add_sums(dm_Call *c, const dm_Tensor *gy, const dm_Tensor *sum,
                           const RowShape &s, const float *stats) {
   const Channels ch = {s.n_rows, s.len, 1, 1, 0};
   GradSums<float, float, L> sums = {};
-  sums.gy = (const L *)dm_tensor_data(gy);
-  sums.x = (const float *)dm_tensor_data(sum);
+  sums.gy = from_of<L>(gy);
+  sums.x = from_of<float>(sum);
   sums.mean = stats;
   sums.rstd = stats + 1;
   sums.step = 2;
@@ -385,21 +402,16 @@ static dm_status add_sums(dm_Call *c, const dm_Tensor *gy, const dm_Tensor *sum,
   sums.per = s.per;
   sums.gw = (float *)dm_tensor_data(c->out[2]);
   sums.gb = (float *)dm_tensor_data(c->out[3]);
-  return reduce_channels<GradSums<float, float, L>, 1>(sums, ch);
+  return reduce_channels<GradSums<float, float, L>, 1, true>(sums, ch);
 }
 
 /* Whether rows may go in words of four elements: all of them aligned to 16 bytes, or NULL. */
 static bool add_packs(const RowShape &s, const dm_Vector &w, const dm_Vector &b,
                       const dm_Tensor *const *t, int n) {
-  bool packs = s.len % 4 == 0 && affine_runs(w, s, 4) && affine_runs(b, s, 4);
+  const dm_DType dtype = (dm_DType)t[1]->dtype; /* L's */
+  bool packs = s.len % 4 == 0 && affine_runs(w, s, dtype, 4) && affine_runs(b, s, dtype, 4);
   for (int i = 0; i < n; i++) packs = packs && (!t[i] || runs_of(dm_tensor_data(t[i]), 16));
   return packs;
-}
-
-/* The elements of t; NULL for an operand that is not there, and for a result without elements.
- */
-template <class L> static L *data_of(const dm_Tensor *t) {
-  return t && t->numel > 0 ? (L *)dm_tensor_data(t) : NULL;
 }
 
 /* Launches add_rows_kernel; own: x and delta, dense. */
@@ -412,8 +424,8 @@ static dm_status add_rows(dm_Call *c, dm_Tensor *const *own, const dm_Vector &w,
   dm_status st = DM_OK;
   ROW_WAYS(s, packs, {
     st = dm_launch((add_rows_kernel<L, V, R>), dm_blocks(s.n_rows * s.lanes), DM_THREADS, 0,
-                   data_of<float>(own[0]), data_of<L>(own[1]), data_of<float>(c->out[0]),
-                   data_of<L>(c->out[1]), w, b, s, eps);
+                   from_of<float>(own[0]), from_of<L>(own[1]), to_of<float>(c->out[0]),
+                   to_of<L>(c->out[1]), w, b, s, eps);
   });
   return st;
 }
@@ -429,9 +441,9 @@ static dm_status add_rows_backward(dm_Call *c, dm_Tensor *const *own, const dm_V
   dm_status st = DM_OK;
   ROW_WAYS(s, packs, {
     st = dm_launch((add_rows_backward_kernel<L, V, R>), dm_blocks(s.n_rows * s.lanes),
-                   DM_THREADS, 0, data_of<float>(own[0]), data_of<L>(own[1]),
-                   data_of<float>(own[2]), data_of<float>(c->out[0]), data_of<L>(c->out[1]), w,
-                   s, eps, stats);
+                   DM_THREADS, 0, from_of<float>(own[0]), from_of<L>(own[1]),
+                   from_of<float>(own[2]), to_of<float>(c->out[0]), to_of<L>(c->out[1]), w, s,
+                   eps, stats);
   });
   return st == DM_OK ? add_sums<L>(c, own[1], own[2], s, stats) : st;
 }
@@ -448,7 +460,7 @@ DM_CUDA_KERNEL(add_norm_cuda) {
   for (int i = 0; i < 2; i++) DM_GO(dm_dense_new(c->in[i], &own[i]));
   DM_GO(dm_vector_new(c->in[2], DM_F32, &own[2], &w));
   DM_GO(dm_vector_new(c->in[3], DM_F32, &own[3], &b));
-  DM_FLOAT_TYPES(c->out[1]->dtype, {
+  DM_STORED_TYPES(c->out[1]->dtype, {
     if constexpr (sizeof(T) <= sizeof(float))
       st = add_rows<T>(c, own, w, b, row_shape(c->out[0], dm_layer_rows(&m, &layer)),
                        (float)a->eps);
@@ -471,7 +483,7 @@ DM_CUDA_KERNEL(add_norm_backward_cuda) {
   for (int i = 1; i < 3; i++) DM_GO(dm_dense_new(c->in[i], &own[i]));
   DM_GO(dm_vector_new(c->in[3], DM_F32, &own[3], &w));
   DM_GO(dm_cuda_scratch(bytes, &stats));
-  DM_FLOAT_TYPES(c->in[1]->dtype, {
+  DM_STORED_TYPES(c->in[1]->dtype, {
     if constexpr (sizeof(T) <= sizeof(float))
       st = add_rows_backward<T>(c, own, w, row_shape(own[2], rows), (float)a->eps,
                                 (float *)stats);

@@ -201,15 +201,24 @@ template <class Fn, class C> struct ActivationSum : dm_Plus {
     dm_store<C>(out.dtype, out.value, i, s);
   }
   template <class T, int V> __device__ void visit(C *v, int64_t at) const {
+    dm_Run<T, V> run;
     C by[V];
-    if constexpr (V > 1) dm_widen_run<C, T, V>((const T *)saved + at, V, by);
-    else by[0] = dm_load<C>(dtype, saved, at);
+    if constexpr (V > 1) {
+      run = *(const dm_Run<T, V> *)((const T *)saved + at);
+      dm_widen_all(dtype, run, by);
+    } else {
+      by[0] = dm_load<C>(dtype, saved, at);
+    }
     for (int k = 0; k < V; k++) {
       const C x[2] = {v[k], by[k]};
       v[k] = fn(x);
     }
-    if constexpr (V > 1) dm_narrow_run<C, T, V>((T *)before + at, V, v);
-    else dm_store<C>(dtype, before, at, v[0]);
+    if constexpr (V > 1) {
+      dm_narrow_all(dtype, v, &run);
+      *(dm_Run<T, V> *)((T *)before + at) = run;
+    } else {
+      dm_store<C>(dtype, before, at, v[0]);
+    }
   }
 };
 template <class Fn, class C> static constexpr bool dm_visits<ActivationSum<Fn, C>> = true;

@@ -16,6 +16,9 @@ template <class T> static __device__ inline bool dm_dtype_is(int dtype);
   template <> __device__ inline bool dm_dtype_is<dm_##S>(int dtype) { return dtype == DM_##E; }
 DM_LOW_DTYPES(ROW, )
 #undef ROW
+template <> __device__ inline bool dm_dtype_is<dm_Low>(int dtype) {
+  return dm_dtype_in((dm_DType)dtype, DM_LOW_FLOATS);
+}
 template <> __device__ inline bool dm_dtype_is<float>(int dtype) { return dtype == DM_F32; }
 template <> __device__ inline bool dm_dtype_is<double>(int dtype) { return dtype == DM_F64; }
 
