@@ -11,6 +11,7 @@
    from step to step (learning rates and so on). The host never waits to learn whether a step
    was skipped, and a step can be captured as a graph. */
 #include "kernels/keep.h"
+#include "kernels/last_block.cuh"
 #include "kernels/optim.h"
 #include "kernels/own.cuh"
 #include "kernels/reduce.cuh"
@@ -374,65 +375,81 @@ dm_status dm_widen_launch(const dm_List *l) {
 
 /* ---- gradient scaling ---- */
 
-/* Divides gradients by the scale. bad (chunks) gets the number of elements of each chunk that
-   are infinite or NaN afterwards, or exceed the dtype's range. */
-template <class C>
-static __global__ void __launch_bounds__(DM_THREADS)
-    unscale_kernel(const dm_Item *items, const dm_Chunk *chunks, const float *scale, int *bad) {
-  const Part part(items, chunks[blockIdx.x]);
-  const dm_Item &item = part.item;
-  const C factor = (C)(1 / *scale),
-          top = sizeof(C) == 8 ? (C)DBL_MAX : (C)dm_top_of((dm_DType)item.dtype[0]);
-  int n = 0;
-  FOR_FOUR(part, i, m) {
-    C x[4];
-    load4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
-    for (int k = 0; k < 4; k++) {
-      x[k] *= factor;
-      n += k < m && !(dm_abs(x[k]) <= top);
-    }
-    store4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
-  }
-  n = dm_block_sum(n);
-  if (threadIdx.x == 0) bad[blockIdx.x] = n;
-}
-
 /* The minimum. */
 struct Smaller {
   __device__ void join(int &s, const int &other) const { s = other < s ? other : s; }
 };
 
-/* One block: found_inf, the first gradient in the list with such elements, and how many it
-   has. Two fixed passes over the chunks. */
-static __global__ void __launch_bounds__(DM_THREADS)
-    where_kernel(const dm_Item *items, const dm_Chunk *chunks, const int *bad, int n,
-                 float *found_inf, int64_t *where) {
+/* What a check of gradients finds, on the device: found_inf is set to 1 or 0; where gets the
+   first gradient in the list with elements that are not finite, and how many it has. */
+struct Finding {
+  int *bad;          /* chunks: the number of such elements of each */
+  unsigned *arrived; /* dm_is_last_block's */
+  int n;             /* chunks of both types */
+  float *found_inf;
+  int64_t *where;
+};
+
+/* One block: joins the chunks, in two fixed passes over them. */
+static __device__ inline void join_chunks(const dm_Item *items, const dm_Chunk *chunks,
+                                          const Finding &f) {
   int first = INT32_MAX;
   long long count = 0;
   /* First pass: the smallest index of a gradient with bad elements. */
-  for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
-    if (bad[i] && items[chunks[i].item].index < first) first = items[chunks[i].item].index;
+  for (int i = (int)threadIdx.x; i < f.n; i += (int)blockDim.x)
+    if (f.bad[i] && items[chunks[i].item].index < first) first = items[chunks[i].item].index;
   first = dm_block_reduce(Smaller(), first);
   /* Second pass: how many bad elements that gradient has. */
-  for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
-    if (bad[i] && items[chunks[i].item].index == first) count += bad[i];
+  for (int i = (int)threadIdx.x; i < f.n; i += (int)blockDim.x)
+    if (f.bad[i] && items[chunks[i].item].index == first) count += f.bad[i];
   count = dm_block_sum(count);
   if (threadIdx.x != 0) return;
-  *found_inf = first == INT32_MAX ? 0 : 1;
-  where[0] = first == INT32_MAX ? 0 : first;
-  where[1] = count;
+  *f.found_inf = first == INT32_MAX ? 0 : 1;
+  f.where[0] = first == INT32_MAX ? 0 : first;
+  f.where[1] = count;
 }
 
-dm_status dm_unscale_launch(const dm_List *l, const float *scale, float *found_inf,
-                            int64_t *where) {
+/* Divides the gradients of chunks `from`, `from` + 1, ... by the scale and counts the elements
+   that are infinite or NaN afterwards, or exceed the dtype's range. The last block of all
+   launches joins the counts. */
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS)
+    unscale_kernel(const dm_Item *items, const dm_Chunk *chunks, int from, const float *scale,
+                   Finding f) {
+  const int at = from + (int)blockIdx.x;
+  int n = 0;
+  if (at < f.n) { /* else the list has no elements at all */
+    const Part part(items, chunks[at]);
+    const dm_Item &item = part.item;
+    const C factor = (C)(1 / *scale),
+            top = sizeof(C) == 8 ? (C)DBL_MAX : (C)dm_top_of((dm_DType)item.dtype[0]);
+    FOR_FOUR(part, i, m) {
+      C x[4];
+      load4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
+      for (int k = 0; k < 4; k++) {
+        x[k] *= factor;
+        n += k < m && !(dm_abs(x[k]) <= top);
+      }
+      store4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
+    }
+  }
+  n = dm_block_sum(n);
+  if (threadIdx.x == 0 && at < f.n) f.bad[at] = n;
+  if (dm_is_last_block(f.arrived, f.n > 0 ? (unsigned)f.n : 1u)) join_chunks(items, chunks, f);
+}
+
+dm_status dm_unscale_launch(const dm_List *l, uint64_t site, const float *scale,
+                            float *found_inf, int64_t *where) {
   dm_Scratch<int> bad;
-  DM_TRY(bad.get(l->n_f32 + l->n_f64));
-  DM_TRY(dm_launch(unscale_kernel<float>, (unsigned)l->n_f32, (unsigned)l->threads, 0, l->item,
-                   l->chunk, scale, bad.p));
-  DM_TRY(dm_launch(unscale_kernel<double>, (unsigned)l->n_f64, (unsigned)l->threads, 0, l->item,
-                   l->chunk + l->n_f32, scale, bad.p + l->n_f32));
-  return dm_launch(where_kernel, 1, few(l->n_f32 + l->n_f64), 0, l->item, l->chunk, bad.p,
-                   l->n_f32 + l->n_f64, found_inf, where);
+  unsigned *arrived;
+  const int n = l->n_f32 + l->n_f64;
+  DM_TRY(bad.get(n));
+  DM_TRY(dm_arrivals(site, &arrived));
+  const Finding f = {bad.p, arrived, n, found_inf, where};
+  DM_TRY(dm_launch(unscale_kernel<float>, (unsigned)(n > 0 ? l->n_f32 : 1),
+                   (unsigned)l->threads, 0, l->item, l->chunk, 0, scale, f));
+  return dm_launch(unscale_kernel<double>, (unsigned)l->n_f64, (unsigned)l->threads, 0, l->item,
+                   l->chunk, l->n_f32, scale, f);
 }
 
 /* Notes the step in the scaler's history, one thread. */
@@ -446,22 +463,24 @@ dm_status dm_note_launch(int64_t *history, const float *found_inf, const int64_t
   return dm_launch(note_kernel, 1, 32, 0, history, found_inf, where, updates);
 }
 
-/* Moves the scale after a step, one thread: the rules are base/step.h's, the same as on the
-   CPU. */
-static __global__ void scale_kernel(float *scale, int32_t *tracker, int32_t *floored,
-                                    int64_t *updates, int64_t n, const float *const *found_inf,
-                                    dm_ScalePolicy how) {
+/* Notes the optimizers' steps and moves the scale, one thread: the rules are
+   base/step.h's, the same as on the CPU. */
+static __global__ void scale_kernel(dm_ScaleWork w, dm_ScalePolicy how) {
   bool found = false;
   if (threadIdx.x != 0) return;
-  for (int64_t i = 0; i < n; i++) found |= dm_is_set(found_inf[i]);
-  dm_move_scale(scale, tracker, floored, found, &how);
-  ++*updates;
+  for (int64_t i = 0; i < w.n; i++) {
+    const bool is_set = dm_is_set(w.each[i].found_inf);
+    if (w.each[i].history)
+      dm_note_step(w.each[i].history, is_set, w.each[i].where, *w.updates + 1);
+    found |= is_set;
+  }
+  dm_move_scale(w.scale, w.tracker, w.floored, found, &how);
+  ++*w.updates;
+  if (w.seen) *w.seen = *w.floored;
 }
 
-dm_status dm_scale_launch(float *scale, int32_t *tracker, int32_t *floored, int64_t *updates,
-                          int64_t n, const float *const *found_inf, const dm_ScalePolicy *how) {
-  return dm_launch(scale_kernel, 1, 32, 0, scale, tracker, floored, updates, n, found_inf,
-                   *how);
+dm_status dm_scale_launch(const dm_ScaleWork *w, const dm_ScalePolicy *how) {
+  return dm_launch(scale_kernel, 1, 32, 0, *w, *how);
 }
 
 /* ---- norms and clipping ---- */
