@@ -241,6 +241,8 @@ static dm_status amp_update_scale(const dm_ScaleUpdate *u, int64_t *held) {
 
 static dm_status move_running(const dm_Running *r) {
   const float *mean = first(r->batch_mean), *root = first(r->root);
+  if (r->count) ++*(int64_t *)first(r->count);
+  if (!r->mean) return DM_OK;
   for (int64_t c = 0; c < r->root->numel; c++) {
     const double var = 1 / ((double)root[c] * (double)root[c]) - r->eps;
     float *m = (float *)first(r->mean) + c, *v = (float *)first(r->var) + c;

@@ -109,9 +109,10 @@ static inline void dm_settle_copy(dm_Tensor *p, dm_status st) {
 
 /* batch_norm's running statistics (C), any float dtype and step, or NULL. They move by
    `momentum` to the batch's mean and to `unbias` times its variance; both batch vectors are
-   dense, in the compute type, and root is 1 / sqrt(variance + eps). */
+   dense, in the compute type, and root is 1 / sqrt(variance + eps), on the CPU the variance.
+   count, one int64 or NULL, grows by 1. */
 typedef struct dm_Running {
-  dm_Tensor *mean, *var;
+  dm_Tensor *mean, *var, *count;
   dm_Tensor *batch_mean, *root;
   double momentum, eps, unbias;
 } dm_Running;
