@@ -31,6 +31,7 @@ typedef struct Table {
   dm_Tensor **param; /* a step's parameters, by item */
   Copy *copy;
   int32_t n, n_copy, n_chunk;
+  bool turned;     /* a 16-bit form lies channels last */
   int64_t largest; /* elements */
   int64_t noise;   /* counters that stochastic rounding takes */
 } Table;
@@ -132,7 +133,9 @@ static dm_status upload(Table *t, uint64_t site, dm_List *out) {
   /* Items first, then the chunks that refer to them. */
   dm_Chunk *chunk = (dm_Chunk *)(void *)(bytes + items);
   out->n_item = t->n;
-  out->threads = (int32_t)dm_min_i64(MOST_THREADS, (t->largest + 127) / 128 * 32);
+  out->turned = t->turned;
+  out->threads =
+      (int32_t)dm_min_i64(MOST_THREADS, dm_max_i64(1, (t->largest + 127) / 128) * 32);
   out->n_f32 = add_chunks(t, false, chunk, 0);
   out->n_f64 = add_chunks(t, true, chunk, out->n_f32) - out->n_f32;
   memcpy(bytes, t->item, (size_t)items);
@@ -157,12 +160,27 @@ static const float *floats(const dm_Tensor *t) { return t ? dm_tensor_data(t) : 
 
 /* ---- steps ---- */
 
+/* Whether x, the 16-bit form of an item's lane 0, lies channels last; then notes how. */
+static bool is_turned(Table *t, dm_Item *item, const dm_Tensor *x) {
+  if (dm_tensor_is_contiguous(x) || !dm_tensor_is_channels_last(x)) return false;
+  item->channels = x->shape[1];
+  item->plane = x->shape[2] * x->shape[3];
+  return t->turned = true;
+}
+
 /* Sets where a step's rounded result goes: to the parameter of a float32 master, to the 16-bit
-   copy of a float32 weight, or, with stochastic rounding, to the 16-bit weight itself. */
+   copy of a float32 weight, which may lie channels last, or, with stochastic rounding, to the
+   16-bit weight itself. */
 static dm_status add_low_copy(Table *t, dm_Item *item, const dm_StepSlot *s, bool stochastic) {
   dm_Tensor *low = s->master ? s->param : dm_fresh_copy(s->param);
   t->param[item - t->item] = s->param;
   item->master = s->master != NULL;
+  if (low && !s->master && is_turned(t, item, low)) {
+    item->low_copy = dm_tensor_data(low);
+    item->low_copy_dtype = low->dtype;
+    low->storage->version++;
+    return DM_OK;
+  }
   if (low) return set_lane(t, item, low, true, &item->low_copy, &item->low_copy_dtype);
   if (!stochastic || !dm_is_low((dm_DType)s->param->dtype)) return DM_OK;
   item->stochastic = true;
@@ -212,15 +230,13 @@ static dm_status cuda_step(const dm_Step *s, int64_t n, const dm_StepSlot *slots
 
 /* Adds a tensor and its 16-bit form, which may lie channels last: it is read where it lies. */
 static dm_status add_widened(Table *t, int64_t index, dm_Tensor *out, dm_Tensor *in) {
-  const bool last = !dm_tensor_is_contiguous(in) && dm_tensor_is_channels_last(in);
+  const bool last = is_turned(t, &t->item[t->n], in);
   dm_Tensor *const lane[2] = {out, last ? NULL : in};
   dm_Item *item;
   DM_TRY(add(t, index, 2, lane, 0, &item));
   if (!last) return DM_OK;
   item->lane[1] = dm_tensor_data(in);
   item->dtype[1] = in->dtype;
-  item->channels = in->shape[1];
-  item->plane = in->shape[2] * in->shape[3];
   return DM_OK;
 }
 

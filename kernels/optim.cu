@@ -146,14 +146,16 @@ static __device__ inline void store4(int dtype, void *p, int64_t i, int m, bool 
   else if constexpr (sizeof(C) == 8) put4<C, double>(p, i, m, wide, v);
 }
 
-/* This block's chunk of an item: elements begin .. end - 1, four per thread and step. */
+/* This block's chunk of an item: elements first .. end - 1, four per thread and step, this
+   thread's from `begin` on. */
 struct Part {
   const dm_Item &item;
   const int which;
-  int64_t begin, end;
+  int64_t first, begin, end;
 
   __device__ Part(const dm_Item *items, dm_Chunk c) : item(items[c.item]), which(c.item) {
-    begin = (int64_t)c.at * DM_CHUNK + threadIdx.x * 4;
+    first = (int64_t)c.at * DM_CHUNK;
+    begin = first + threadIdx.x * 4;
     end = (int64_t)(c.at + 1) * DM_CHUNK;
     if (end > item.numel) end = item.numel;
   }
@@ -203,12 +205,57 @@ static __device__ inline void update4(const typename M::template Constants<C> &h
   }
 }
 
+/* A chunk's rounded elements, as 16 bits, which the block gathers before it writes them
+   channels last: neighbours there lie `plane` elements apart in rows. */
+typedef DM_SHARED_PTR(uint16_t) Gathered;
+
+static __device__ inline void gather4(int dtype, Gathered to, int64_t at, int m,
+                                      const float *v) {
+  for (int k = 0; k < m; k++) {
+#define ROW(X, E, S, ...)      \
+  if (dtype == DM_##E) {       \
+    dm_##S rounded;            \
+    dm_put(&rounded, v[k]);    \
+    to[at + k] = rounded.bits; \
+  }
+    DM_LOW_DTYPES(ROW, )
+#undef ROW
+  }
+}
+
+/* A warp writes one run of channels, the elements (o, c, p) of all c: in rows they lie at
+   (o channels + c) plane + p, channels last at (o plane + p) channels + c. */
+static __device__ inline void put_turned(const Part &part, Gathered from) {
+  const int64_t channels = part.item.channels, plane = part.item.plane;
+  const int64_t row = channels * plane, lines = (part.end + row - 1) / row * plane;
+  uint16_t *to = (uint16_t *)part.item.low_copy;
+  for (int64_t line = part.first / row * plane + threadIdx.x / 32; line < lines;
+       line += blockDim.x / 32) {
+    const int64_t at = line / plane * row + line % plane;
+    const int64_t skip = at < part.first ? (part.first - at + plane - 1) / plane : 0;
+    for (int64_t c = skip + threadIdx.x % 32; c < channels && at + c * plane < part.end;
+         c += 32)
+      to[line * channels + c] = from[at + c * plane - part.first];
+  }
+}
+
+/* Writes m of four rounded elements to the item's 16-bit copy, or gathers them for it. */
+template <class C>
+static __device__ inline void put_low(const Part &part, Gathered gathered, int64_t i, int m,
+                                      const C *v) {
+  const dm_Item &item = part.item;
+  if (!item.low_copy) return;
+  if constexpr (sizeof(C) == 4)
+    if (item.plane > 0) return gather4(item.low_copy_dtype, gathered, i - part.first, m, v);
+  store4<C>(item.low_copy_dtype, item.low_copy, i, m, item.wide, v);
+}
+
 /* Updates m of four elements: loads all lanes (weight, gradient, buffers), computes, rounds,
    and stores all but the gradient, with the 16-bit copy if there is one. */
 template <class M, class C>
-static __device__ inline void step4(const Part &part,
-                                    const typename M::template Constants<C> &h,
-                                    const dm_Generator *g, int64_t i, int m) {
+static __device__ inline void
+step4(const Part &part, const typename M::template Constants<C> &h, const dm_Generator *g,
+      Gathered gathered, int64_t i, int m) {
   const dm_Item &item = part.item;
   C x[M::lanes][4];
   /* Lanes that the method does not use for this item are NULL. */
@@ -224,7 +271,7 @@ static __device__ inline void step4(const Part &part,
   update4<M, C>(h, x);
   if constexpr (sizeof(C) == 4)
     if (item.stochastic) round_stochastic(item, *g, i, x[0]);
-  if (item.low_copy) store4<C>(item.low_copy_dtype, item.low_copy, i, m, item.wide, x[0]);
+  put_low<C>(part, gathered, i, m, x[0]);
   /* Lane 1 is the gradient, which is only read. */
   for (int k = 0; k < M::lanes; k++)
     if (k != 1 && item.lane[k]) store4<C>(item.dtype[k], item.lane[k], i, m, item.wide, x[k]);
@@ -236,20 +283,24 @@ template <class M, class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     step_kernel(const dm_Item *items, const dm_Chunk *chunks, const Record<M> *records,
                 const dm_Generator *g, const float *found_inf) {
+  DM_DYNAMIC_SHARED(uint16_t, gathered);
   const Part part(items, chunks[blockIdx.x]);
   const dm_Item &item = part.item;
   /* found_inf is read here, on the device: the host launches the step in any case. */
   if (!dm_is_set(found_inf)) {
     const typename M::template Constants<C> h =
         of(records[M::counts ? part.which : item.first], C());
-    FOR_FOUR(part, i, m) step4<M, C>(part, h, g, i, (int)m);
+    FOR_FOUR(part, i, m) step4<M, C>(part, h, g, gathered, i, (int)m);
   } else if (item.low_copy && !item.master) {
     FOR_FOUR(part, i, m) {
       C x[4];
       load4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
-      store4<C>(item.low_copy_dtype, item.low_copy, i, (int)m, item.wide, x);
+      put_low<C>(part, gathered, i, (int)m, x);
     }
   }
+  if (sizeof(C) == 8 || item.plane == 0) return;
+  __syncthreads();
+  put_turned(part, gathered);
 }
 
 /* One thread per item: advances its step counter, and computes the constants that follow from
@@ -311,7 +362,8 @@ static dm_status step_all(const dm_List *l, uint64_t site, const dm_Step *s,
                      l->n_item, (const typename M::Options *)kept, found_inf, each.p));
   }
   const Record<M> *const records = M::counts ? each.p : (const Record<M> *)kept;
-  DM_TRY(dm_launch((step_kernel<M, float>), (unsigned)l->n_f32, (unsigned)l->threads, 0,
+  const size_t shared = l->turned ? DM_CHUNK * sizeof(uint16_t) : 0;
+  DM_TRY(dm_launch((step_kernel<M, float>), (unsigned)l->n_f32, (unsigned)l->threads, shared,
                    l->item, l->chunk, records, g, found_inf));
   return dm_launch((step_kernel<M, double>), (unsigned)l->n_f64, (unsigned)l->threads, 0,
                    l->item, l->chunk + l->n_f32, records, g, found_inf);

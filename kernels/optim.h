@@ -24,11 +24,11 @@ typedef struct dm_Item {
   float *step;                    /* the step counter, of methods that count */
   double *number[DM_MAX_NUMBERS]; /* of methods with numbers */
   int64_t numel;
-  int64_t channels,
-      plane;       /* of lane 1 where it lies channels last and lane 0 in rows; else 0 */
-  int64_t counter; /* this tensor's first counter of the call's random numbers */
-  int32_t chunk;   /* its first chunk */
-  int32_t index;   /* in the caller's list, from 1 */
+  int64_t channels, plane; /* of low_copy, or lane 1, where it lies channels last and lane 0 in
+                              rows; else 0 */
+  int64_t counter;         /* this tensor's first counter of the call's random numbers */
+  int32_t chunk;           /* its first chunk */
+  int32_t index;           /* in the caller's list, from 1 */
   uint8_t dtype[DM_LANES], low_copy_dtype;
   bool wide;       /* all lanes are aligned to words of four elements */
   bool master;     /* lane 0 is low_copy's master; else low_copy is a copy of lane 0 */
@@ -47,6 +47,7 @@ typedef struct dm_List {
   const dm_Chunk *chunk;
   int32_t n_item, n_f32, n_f64; /* n_f32, n_f64: chunks */
   int32_t threads;              /* threads per block, as many as the largest tensor uses */
+  bool turned;                  /* an item has a plane */
 } dm_List;
 
 /* dm_DeviceOps.widen_all. */

@@ -175,11 +175,17 @@ static bool keeps_copy(const dm_Tensor *p) {
   return p->low_dtype && p->dtype == DM_F32 && (p->device.type != DM_CPU || p->numel <= COPIED);
 }
 
+/* A weight of conv2d is copied as the convolutions of its device read it: outside the CPU
+   channels last (op/conv/conv.h). Any other op reads that as well. */
 dm_Tensor *dm_fresh_copy(dm_Tensor *p) {
   if (p->low && (p->low->dtype != p->low_dtype || atomic_load(&p->low->storage->refs) > 1))
     dm_tensor_unref(&p->low);
-  if (keeps_copy(p) && !p->low)
-    (void)dm_tensor_new((dm_DType)p->low_dtype, p->ndim, p->shape, p->device, &p->low);
+  if (!keeps_copy(p) || p->low) return p->low;
+  dm_Meta m = dm_meta_of(p);
+  m.dtype = p->low_dtype;
+  m.channels_last =
+      p->device.type != DM_CPU && p->ndim == 4 && p->shape[1] > 1 && p->shape[2] > 1;
+  (void)dm_tensor_new_meta(&m, &p->low);
   return p->low;
 }
 
@@ -556,17 +562,17 @@ static void note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor
   history->storage->version++;
 }
 
+dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,
+                      const dm_Tensor *updates) {
+  Check c = {"step", NULL};
+  const dm_OptimOps *ops;
+  DM_TRY(check_note(&c, history, where));
   DM_TRY(check_scalar(&c, "updates", updates, DM_I64));
   DM_TRY(check_found_inf(&c, found_inf));
   DM_TRY(find_ops(&c, &ops));
   if (ops) return far_done(&c, ops->amp_note(history, found_inf, where, updates));
   note(history, found_inf, where, updates);
   return DM_OK;
-dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,
-                      const dm_Tensor *updates) {
-  Check c = {"step", NULL};
-  const dm_OptimOps *ops;
-  DM_TRY(check_note(&c, history, where));
 }
 
 /* The policy of loss scaling (P. Micikevicius et al. 2018): multiply the scale by the
