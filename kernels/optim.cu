@@ -146,16 +146,15 @@ static __device__ inline void store4(int dtype, void *p, int64_t i, int m, bool 
   else if constexpr (sizeof(C) == 8) put4<C, double>(p, i, m, wide, v);
 }
 
-/* This block's chunk of an item: elements first .. end - 1, four per thread and step, this
-   thread's from `begin` on. */
+/* This block's chunk of an item, whose elements end before `end`: four per thread and step,
+   this thread's from `begin` on. */
 struct Part {
   const dm_Item &item;
   const int which;
-  int64_t first, begin, end;
+  int64_t begin, end;
 
   __device__ Part(const dm_Item *items, dm_Chunk c) : item(items[c.item]), which(c.item) {
-    first = (int64_t)c.at * DM_CHUNK;
-    begin = first + threadIdx.x * 4;
+    begin = (int64_t)c.at * DM_CHUNK + threadIdx.x * 4;
     end = (int64_t)(c.at + 1) * DM_CHUNK;
     if (end > item.numel) end = item.numel;
   }
@@ -209,33 +208,33 @@ static __device__ inline void update4(const typename M::template Constants<C> &h
    channels last: neighbours there lie `plane` elements apart in rows. */
 typedef DM_SHARED_PTR(uint16_t) Gathered;
 
-static __device__ inline void gather4(int dtype, Gathered to, int64_t at, int m,
-                                      const float *v) {
-  for (int k = 0; k < m; k++) {
-#define ROW(X, E, S, ...)      \
-  if (dtype == DM_##E) {       \
-    dm_##S rounded;            \
-    dm_put(&rounded, v[k]);    \
-    to[at + k] = rounded.bits; \
-  }
-    DM_LOW_DTYPES(ROW, )
+static __device__ inline void gather4(int dtype, Gathered to, int at, int m, const float *v) {
+#define ROW(X, E, S, ...)                   \
+  if (dtype == DM_##E)                      \
+    for (int k = 0; k < 4; k++) {           \
+      dm_##S rounded;                       \
+      dm_put(&rounded, v[k]);               \
+      if (k < m) to[at + k] = rounded.bits; \
+    }
+  DM_LOW_DTYPES(ROW, )
 #undef ROW
-  }
 }
 
 /* A warp writes one run of channels, the elements (o, c, p) of all c: in rows they lie at
-   (o channels + c) plane + p, channels last at (o plane + p) channels + c. */
+   (o channels + c) plane + p, channels last at (o plane + p) channels + c. Positions fit 32
+   bits (dm_fresh_copy). */
 static __device__ inline void put_turned(const Part &part, Gathered from) {
-  const int64_t channels = part.item.channels, plane = part.item.plane;
-  const int64_t row = channels * plane, lines = (part.end + row - 1) / row * plane;
+  const unsigned channels = (unsigned)part.item.channels, plane = (unsigned)part.item.plane;
+  const unsigned row = channels * plane, end = (unsigned)part.end;
+  const unsigned first = (unsigned)part.begin - threadIdx.x * 4;
+  const unsigned lines = (end - 1) / row * plane + plane;
   uint16_t *to = (uint16_t *)part.item.low_copy;
-  for (int64_t line = part.first / row * plane + threadIdx.x / 32; line < lines;
+  for (unsigned line = first / row * plane + threadIdx.x / 32; line < lines;
        line += blockDim.x / 32) {
-    const int64_t at = line / plane * row + line % plane;
-    const int64_t skip = at < part.first ? (part.first - at + plane - 1) / plane : 0;
-    for (int64_t c = skip + threadIdx.x % 32; c < channels && at + c * plane < part.end;
-         c += 32)
-      to[line * channels + c] = from[at + c * plane - part.first];
+    const unsigned at = line / plane * row + line % plane;
+    const unsigned skip = at < first ? (first - at + plane - 1) / plane : 0;
+    for (unsigned c = skip + threadIdx.x % 32; c < channels && at + c * plane < end; c += 32)
+      to[(int64_t)line * channels + c] = from[at + c * plane - first];
   }
 }
 
@@ -246,7 +245,8 @@ static __device__ inline void put_low(const Part &part, Gathered gathered, int64
   const dm_Item &item = part.item;
   if (!item.low_copy) return;
   if constexpr (sizeof(C) == 4)
-    if (item.plane > 0) return gather4(item.low_copy_dtype, gathered, i - part.first, m, v);
+    if (item.plane > 0)
+      return gather4(item.low_copy_dtype, gathered, (int)i & (DM_CHUNK - 1), m, v);
   store4<C>(item.low_copy_dtype, item.low_copy, i, m, item.wide, v);
 }
 

@@ -176,15 +176,16 @@ static bool keeps_copy(const dm_Tensor *p) {
 }
 
 /* A weight of conv2d is copied as the convolutions of its device read it: outside the CPU
-   channels last (op/conv/conv.h). Any other op reads that as well. */
+   channels last (op/conv/conv.h). Any other op reads that as well. Steps turn a weight over by
+   positions of 32 bits. */
 dm_Tensor *dm_fresh_copy(dm_Tensor *p) {
   if (p->low && (p->low->dtype != p->low_dtype || atomic_load(&p->low->storage->refs) > 1))
     dm_tensor_unref(&p->low);
   if (!keeps_copy(p) || p->low) return p->low;
   dm_Meta m = dm_meta_of(p);
   m.dtype = p->low_dtype;
-  m.channels_last =
-      p->device.type != DM_CPU && p->ndim == 4 && p->shape[1] > 1 && p->shape[2] > 1;
+  m.channels_last = p->device.type != DM_CPU && p->ndim == 4 && p->shape[1] > 1 &&
+                    p->shape[2] > 1 && p->numel <= INT32_MAX;
   (void)dm_tensor_new_meta(&m, &p->low);
   return p->low;
 }
