@@ -183,11 +183,13 @@ struct Running {
 
 /* The running statistics, which are computed in R, move by `share` to the mean and to `unbias`
    times the variance, taken from root = 1 / sqrt(variance + eps). Digits are lost for a
-   variance much smaller than eps, but such a variance does not matter beside eps. */
+   variance much smaller than eps, but such a variance does not matter beside eps. One thread
+   counts the batch. */
 template <class R, class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     track_kernel(const C *mean, const C *root, int64_t n, C eps, R share, C unbias,
-                 Running running_mean, Running running_var) {
+                 Running running_mean, Running running_var, int64_t *count) {
+  if (count && dm_thread() == 0) ++*count;
   for (int64_t c = dm_thread(); c < n; c += dm_threads()) {
     const C from = C(1) / (root[c] * root[c]) - eps, var = from < 0 ? C(0) : from;
     running_mean.move<R>(c, share, (R)mean[c]);
@@ -202,10 +204,10 @@ static Running running_of(const dm_Tensor *t) {
 
 template <class R, class C> static dm_status track(const dm_Running *r) {
   const int64_t n = r->root->numel;
-  return dm_launch((track_kernel<R, C>), dm_blocks(n), DM_THREADS, 0,
+  return dm_launch((track_kernel<R, C>), dm_blocks(n > 0 ? n : 1), DM_THREADS, 0,
                    (const C *)dm_tensor_data(r->batch_mean), (const C *)dm_tensor_data(r->root),
                    n, (C)r->eps, (R)r->momentum, (C)r->unbias, running_of(r->mean),
-                   running_of(r->var));
+                   running_of(r->var), r->count ? (int64_t *)dm_tensor_data(r->count) : NULL);
 }
 
 extern "C" dm_status dm_cuda_move_running(const dm_Running *r) {

@@ -7,9 +7,10 @@
    2018) and never stores the probabilities; the backward computes it again and writes gx in
    the same launch.
 
-   The rows' losses and weights go to scratch memory and are summed there by a fixed tree of
-   one or two launches, without atomics. A label that is no class is noted as a fault and
-   counts as an ignored one, with weight 0. */
+   The rows' losses and weights go to scratch memory and are summed there by a fixed tree: of
+   few rows by the last block of the launch that writes them, else by one or two launches more.
+   A label that is no class is noted as a fault and counts as an ignored one, with weight 0. */
+#include "kernels/last_block.cuh"
 #include "kernels/own.cuh"
 #include "kernels/reduce.cuh"
 #include "kernels/vector.cuh"
@@ -85,31 +86,48 @@ struct JoinShares {
 
 enum { PER_THREAD = 16 }; /* shares that a thread sums before there are more blocks */
 
-/* The sum of this block's slice of n shares. */
-template <class C>
-static __device__ inline Share<C> reduce_slice(const Share<C> *in, int64_t n) {
-  const int64_t slice = (n + gridDim.x - 1) / gridDim.x, lo = blockIdx.x * slice;
+/* The sum of slice `which` of `slices` of n shares, of which share(i) is one; by one block. */
+template <class C, class Fn>
+static __device__ inline Share<C> sum_slice(const Fn &share, int64_t n, int64_t which,
+                                            int64_t slices) {
+  const int64_t slice = (n + slices - 1) / slices, lo = which * slice;
   const int64_t hi = lo + slice < n ? lo + slice : n;
   Share<C> s = {0, 0};
-  for (int64_t i = lo + threadIdx.x; i < hi; i += DM_THREADS) {
-    const Share<C> o = in[i];
-    JoinShares().join(s, o);
-  }
+  for (int64_t i = lo + threadIdx.x; i < hi; i += DM_THREADS) JoinShares().join(s, share(i));
   return dm_block_reduce(JoinShares(), s);
 }
+/* A share in memory. */
+template <class C> struct Kept {
+  const Share<C> *in;
+  __device__ Share<C> operator()(int64_t i) const { return in[i]; }
+};
+/* A row's weight alone. */
+template <class C> struct WeightOf {
+  const LabelRows &rows;
+  __device__ Share<C> operator()(int64_t i) const {
+    return {C(0), rows.template weight_of<C>(rows.label.at(i))};
+  }
+};
 /* The first launch: each block stores its slice's sum. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     reduce_kernel(const Share<C> *in, int64_t n, Share<C> *out) {
-  const Share<C> s = reduce_slice(in, n);
+  const Share<C> s = sum_slice<C>(Kept<C>{in}, n, blockIdx.x, gridDim.x);
   if (threadIdx.x == 0) out[blockIdx.x] = s;
 }
 /* The last launch, of one block: the sum or the mean of all rows as one element of `out`. */
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     finish_kernel(const Share<C> *in, int64_t n, bool mean, T *out) {
-  const Share<C> s = reduce_slice(in, n);
+  const Share<C> s = sum_slice<C>(Kept<C>{in}, n, 0, 1);
   if (threadIdx.x == 0) dm_put(out, mean ? s.loss / s.weight : s.loss);
+}
+/* The rows' weights: each block stores its slice's sum. */
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS)
+    weights_kernel(LabelRows rows, Share<C> *out) {
+  const Share<C> s = sum_slice<C>(WeightOf<C>{rows}, rows.r.n, blockIdx.x, gridDim.x);
+  if (threadIdx.x == 0) out[blockIdx.x] = s;
 }
 
 /* Scratch memory: a share for each of the n rows, then for each of the blocks that reduce
@@ -119,11 +137,16 @@ static int64_t share_bytes(int64_t n, dm_DType dtype) {
   return 2 * (n + MOST_BLOCKS + 1) * dm_dtype_size(dm_compute_dtype(dtype));
 }
 
+/* The blocks that sum n shares: one for few. */
+static int64_t blocks_for(int64_t n) {
+  const int64_t blocks = dm_ceil_div(n, DM_THREADS * PER_THREAD);
+  return dm_max_i64(1, dm_min_i64(blocks, MOST_BLOCKS));
+}
+
 /* Reduces many shares to few. *shares and *n become what is left for one block to sum. */
 template <class C> static dm_status reduce_shares(Share<C> **shares, int64_t *n) {
-  int64_t blocks = dm_ceil_div(*n, DM_THREADS * PER_THREAD);
-  if (blocks <= 1) return DM_OK;
-  if (blocks > MOST_BLOCKS) blocks = MOST_BLOCKS;
+  const int64_t blocks = blocks_for(*n);
+  if (blocks == 1) return DM_OK;
   Share<C> *to = *shares + *n;
   DM_TRY(dm_launch(reduce_kernel<C>, dim3((unsigned)blocks), DM_THREADS, 0, *shares, *n, to));
   *shares = to;
@@ -213,13 +236,21 @@ static __device__ inline Row<C, T> row_of(const LabelRows &rows, const T *x, int
   return row;
 }
 
+/* What the last block of the forward writes, in C if `wide`, else in T. */
+struct One {
+  unsigned *arrived; /* dm_is_last_block's; NULL: nothing, as later launches sum, or nobody */
+  bool mean, wide;
+  void *out;
+};
+
 /* The forward: `lanes` threads per row. With label smoothing e, the loss of a row is (1 - e)
    weight (lse - z[label]) + e / C sum over k of weight_k (lse - z_k). Lane 0 writes it to
-   `each`, in T or in `wide` in C, or its share to shares. */
+   `each`, in T or in `wide` in C, or its share to shares; with `one` the last block writes
+   their sum or mean. */
 template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     cross_kernel(LabelRows rows, const T *x, C smoothing, int lanes, T *each, C *wide,
-                 Share<C> *shares) {
+                 Share<C> *shares, One one) {
   for (int64_t i = dm_thread() / lanes; i < rows.r.n; i += dm_threads() / lanes) {
     const Row<C, T> row = row_of<C, T>(rows, x, i, lanes);
     const int64_t label = rows.label.at(i);
@@ -237,15 +268,30 @@ static __global__ void __launch_bounds__(DM_THREADS)
     else if (wide) wide[i] = loss;
     else shares[i] = {loss, weight};
   }
+  if (!one.arrived || !dm_is_last_block(one.arrived, gridDim.x)) return;
+  const Share<C> s = sum_slice<C>(Kept<C>{shares}, rows.r.n, 0, 1);
+  const C v = one.mean ? s.loss / s.weight : s.loss;
+  if (threadIdx.x != 0) return;
+  if (one.wide) *(C *)one.out = v;
+  else dm_put((T *)one.out, v);
 }
 
-/* The gradient of row i's loss: gy's element divided, for a mean, by the sum of all rows'
-   weights (total; NULL otherwise). */
+/* By what the gradient of a row's loss is divided: for a mean the sum of all rows' weights. */
+template <class C> struct Total {
+  const Share<C> *sum; /* or NULL */
+  bool is_own;         /* each block sums the weights itself */
+
+  /* By all threads of a block. 0: there is no mean. */
+  __device__ C of(const LabelRows &rows) const {
+    if (is_own) return sum_slice<C>(WeightOf<C>{rows}, rows.r.n, 0, 1).weight;
+    return sum ? sum->weight : C(0);
+  }
+};
+/* The gradient of row i's loss. */
 template <class C>
-static __device__ inline C upstream(const C *gy, bool scalar, const Share<C> *total,
-                                    int64_t i) {
+static __device__ inline C upstream(const C *gy, bool scalar, bool mean, C total, int64_t i) {
   const C g = gy[scalar ? 0 : i];
-  return total ? g / total->weight : g;
+  return mean ? g / total : g;
 }
 
 /* The backward: gx = g (p softmax(z) - e / C weight_k - [k = label] (1 - e) weight). lse is
@@ -253,7 +299,8 @@ static __device__ inline C upstream(const C *gy, bool scalar, const Share<C> *to
 template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS, 2)
     cross_backward_kernel(LabelRows rows, const T *x, const C *gy, bool scalar, C smoothing,
-                          int lanes, const Share<C> *total, T *gx) {
+                          int lanes, Total<C> mean, T *gx) {
+  const C total = mean.of(rows);
   for (int64_t i = dm_thread() / lanes; i < rows.r.n; i += dm_threads() / lanes) {
     const Row<C, T> row = row_of<C, T>(rows, x, i, lanes);
     T *to = gx + rows.first(i);
@@ -261,7 +308,7 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
     C lse = 0, g = 0, hard = 0, soft = 0, p_scale = 0;
     if (label >= 0) {
       lse = row.template log_sum_exp<V>();
-      g = upstream(gy, scalar, total, i);
+      g = upstream(gy, scalar, mean.sum || mean.is_own, total, i);
       hard = (1 - smoothing) * rows.template weight_of<C>(label);
       soft = smoothing / (C)row.n;
       p_scale = smoothing > 0 ? hard + soft * row.total_weight(rows.weight) : hard;
@@ -300,24 +347,17 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* The rows' weights alone, whose sum the gradient of a mean needs. */
-template <class C>
-static __global__ void __launch_bounds__(DM_THREADS)
-    weights_kernel(LabelRows rows, Share<C> *out) {
-  for (int64_t i = dm_thread(); i < rows.r.n; i += dm_threads())
-    out[i] = {C(0), rows.template weight_of<C>(rows.label.at(i))};
-}
-
 /* The backward: gx is zeroed before; one thread per row writes its label's element. */
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
-    nll_backward_kernel(LabelRows rows, const C *gy, bool scalar, const Share<C> *total,
-                        T *gx) {
+    nll_backward_kernel(LabelRows rows, const C *gy, bool scalar, Total<C> mean, T *gx) {
+  const C total = mean.of(rows);
   for (int64_t i = dm_thread(); i < rows.r.n; i += dm_threads()) {
     const int64_t label = rows.label.at(i);
     if (label >= 0)
       dm_put(gx + rows.first(i) + label * rows.r.inner,
-             -rows.template weight_of<C>(label) * upstream(gy, scalar, total, i));
+             -rows.template weight_of<C>(label) *
+                 upstream(gy, scalar, mean.sum || mean.is_own, total, i));
   }
 }
 
@@ -367,17 +407,31 @@ template <class T> static bool row_runs(const dm_LossRows &r, const void *x, con
 
 /* Launches the forward of cross_entropy. */
 template <class C, class T>
-static dm_status cross(const LabelRows &rows, const Held &h, double smoothing, T *each,
-                       C *wide) {
+static dm_status cross(const LabelRows &rows, const Held &h, double smoothing, T *each, C *wide,
+                       const One &one) {
   const int lanes = lanes_of(rows.r), V = 16 / (int)sizeof(T);
   const unsigned blocks = dm_blocks(rows.r.n * lanes);
   const T *x = (const T *)dm_tensor_data(h.x.t);
   Share<C> *shares = (Share<C> *)(void *)h.shares.p;
   return row_runs<T>(rows.r, x, NULL)
              ? dm_launch((cross_kernel<C, T, V>), blocks, DM_THREADS, 0, rows, x, (C)smoothing,
-                         lanes, each, wide, shares)
+                         lanes, each, wide, shares, one)
              : dm_launch((cross_kernel<C, T, 1>), blocks, DM_THREADS, 0, rows, x, (C)smoothing,
-                         lanes, each, wide, shares);
+                         lanes, each, wide, shares, one);
+}
+
+/* The same, and the loss of all rows from few of them in the same launch; *done says so. */
+template <class C, class T>
+static dm_status cross_and_sum(const LabelRows &rows, const Held &h, double smoothing,
+                               bool mean, dm_Tensor *out, bool *done) {
+  One one = {NULL, mean, out->dtype != h.x.t->dtype, dm_tensor_data(out)};
+  *done = rows.r.n > 0 && blocks_for(rows.r.n) == 1;
+  if (!*done) return cross<C, T>(rows, h, smoothing, NULL, NULL, one);
+  dm_cuda_keep_begin();
+  dm_status st = dm_arrivals(dm_site(9, 0), &one.arrived);
+  if (st == DM_OK) st = cross<C, T>(rows, h, smoothing, NULL, NULL, one);
+  dm_cuda_keep_end();
+  return st;
 }
 
 /* in: logits (N, C, ...), labels (N, ...), and maybe weights (C); out: one loss, or (N,
@@ -392,27 +446,33 @@ DM_CUDA_KERNEL(cross_entropy_cuda) {
   DM_FLOAT_TYPES(x->dtype, {
     Share<C> *shares = (Share<C> *)(void *)h.shares.p;
     const bool wide = out->dtype != x->dtype; /* the compute type, for 16 bits */
-    T *each = wide ? NULL : each_of<T>(out, a->reduction);
-    DM_TRY((cross<C, T>(rows, h, a->label_smoothing, each,
-                        wide ? each_of<C>(out, a->reduction) : NULL)));
+    bool done = true;
+    if (a->reduction == DM_LOSS_NONE)
+      return cross<C, T>(rows, h, a->label_smoothing, wide ? NULL : (T *)dm_tensor_data(out),
+                         wide ? (C *)dm_tensor_data(out) : NULL, One{});
+    DM_TRY((cross_and_sum<C, T>(rows, h, a->label_smoothing, a->reduction == DM_LOSS_MEAN, out,
+                                &done)));
+    if (done) return DM_OK;
     return wide ? finish<C, C>(shares, rows.r.n, a->reduction, out)
                 : finish<C, T>(shares, rows.r.n, a->reduction, out);
   });
   return DM_OK;
 }
 
-/* Computes the sum of the rows' weights into *total; NULL unless the reduction is the mean. */
+/* The sum of the rows' weights for the mean: of few rows each block makes it, of others
+   launches make it first. */
 template <class C>
 static dm_status total_of(const LabelRows &rows, const Held &h, int64_t reduction,
-                          Share<C> **total) {
-  Share<C> *shares = (Share<C> *)(void *)h.shares.p;
-  int64_t n = rows.r.n;
-  *total = NULL;
-  if (reduction != DM_LOSS_MEAN) return DM_OK;
-  DM_TRY(dm_launch(weights_kernel<C>, dm_blocks(n), DM_THREADS, 0, rows, shares));
-  DM_TRY(reduce_shares(&shares, &n));
-  *total = shares + n;
-  return dm_launch(reduce_kernel<C>, dim3(1), DM_THREADS, 0, shares, n, *total);
+                          Total<C> *total) {
+  enum { FEW = 4 * DM_THREADS };
+  Share<C> *sums = (Share<C> *)(void *)h.shares.p;
+  const int64_t n = blocks_for(rows.r.n);
+  *total = {NULL, reduction == DM_LOSS_MEAN && rows.r.n <= FEW};
+  if (reduction != DM_LOSS_MEAN || total->is_own) return DM_OK;
+  DM_TRY(dm_launch(weights_kernel<C>, (unsigned)n, DM_THREADS, 0, rows, sums));
+  total->sum = n == 1 ? sums : sums + n;
+  return n == 1 ? DM_OK
+                : dm_launch(reduce_kernel<C>, dim3(1), DM_THREADS, 0, sums, n, sums + n);
 }
 
 /* Launches the backward of cross_entropy. */
@@ -424,7 +484,7 @@ static dm_status cross_backward(const LabelRows &rows, const Held &h,
   const T *x = (const T *)dm_tensor_data(h.x.t);
   const C *gy = (const C *)dm_tensor_data(h.gy.t);
   const bool scalar = a->reduction != DM_LOSS_NONE;
-  Share<C> *total;
+  Total<C> total;
   DM_TRY(total_of<C>(rows, h, a->reduction, &total));
   return row_runs<T>(rows.r, x, gx)
              ? dm_launch((cross_backward_kernel<C, T, V>), blocks, DM_THREADS, 0, rows, x, gy,
@@ -478,7 +538,7 @@ DM_CUDA_KERNEL(nll_loss_cuda) {
 /* Launches the backward of nll_loss. */
 template <class C, class T>
 static dm_status nll_backward(const LabelRows &rows, const Held &h, int64_t reduction, T *gx) {
-  Share<C> *total;
+  Total<C> total;
   DM_TRY(total_of<C>(rows, h, reduction, &total));
   return dm_launch((nll_backward_kernel<C, T>), dm_blocks(rows.r.n), DM_THREADS, 0, rows,
                    (const C *)dm_tensor_data(h.gy.t), reduction != DM_LOSS_NONE, total, gx);

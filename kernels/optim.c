@@ -31,6 +31,7 @@ typedef struct Table {
   dm_Tensor **param; /* a step's parameters, by item */
   Copy *copy;
   int32_t n, n_copy, n_chunk;
+  bool turned;     /* a 16-bit form lies channels last */
   int64_t largest; /* elements */
   int64_t noise;   /* counters that stochastic rounding takes */
 } Table;
@@ -132,7 +133,9 @@ static dm_status upload(Table *t, uint64_t site, dm_List *out) {
   /* Items first, then the chunks that refer to them. */
   dm_Chunk *chunk = (dm_Chunk *)(void *)(bytes + items);
   out->n_item = t->n;
-  out->threads = (int32_t)dm_min_i64(MOST_THREADS, (t->largest + 127) / 128 * 32);
+  out->turned = t->turned;
+  out->threads =
+      (int32_t)dm_min_i64(MOST_THREADS, dm_max_i64(1, (t->largest + 127) / 128) * 32);
   out->n_f32 = add_chunks(t, false, chunk, 0);
   out->n_f64 = add_chunks(t, true, chunk, out->n_f32) - out->n_f32;
   memcpy(bytes, t->item, (size_t)items);
@@ -157,12 +160,27 @@ static const float *floats(const dm_Tensor *t) { return t ? dm_tensor_data(t) : 
 
 /* ---- steps ---- */
 
+/* Whether x, the 16-bit form of an item's lane 0, lies channels last; then notes how. */
+static bool is_turned(Table *t, dm_Item *item, const dm_Tensor *x) {
+  if (dm_tensor_is_contiguous(x) || !dm_tensor_is_channels_last(x)) return false;
+  item->channels = x->shape[1];
+  item->plane = x->shape[2] * x->shape[3];
+  return t->turned = true;
+}
+
 /* Sets where a step's rounded result goes: to the parameter of a float32 master, to the 16-bit
-   copy of a float32 weight, or, with stochastic rounding, to the 16-bit weight itself. */
+   copy of a float32 weight, which may lie channels last, or, with stochastic rounding, to the
+   16-bit weight itself. */
 static dm_status add_low_copy(Table *t, dm_Item *item, const dm_StepSlot *s, bool stochastic) {
   dm_Tensor *low = s->master ? s->param : dm_fresh_copy(s->param);
   t->param[item - t->item] = s->param;
   item->master = s->master != NULL;
+  if (low && !s->master && is_turned(t, item, low)) {
+    item->low_copy = dm_tensor_data(low);
+    item->low_copy_dtype = low->dtype;
+    low->storage->version++;
+    return DM_OK;
+  }
   if (low) return set_lane(t, item, low, true, &item->low_copy, &item->low_copy_dtype);
   if (!stochastic || !dm_is_low((dm_DType)s->param->dtype)) return DM_OK;
   item->stochastic = true;
@@ -212,15 +230,13 @@ static dm_status cuda_step(const dm_Step *s, int64_t n, const dm_StepSlot *slots
 
 /* Adds a tensor and its 16-bit form, which may lie channels last: it is read where it lies. */
 static dm_status add_widened(Table *t, int64_t index, dm_Tensor *out, dm_Tensor *in) {
-  const bool last = !dm_tensor_is_contiguous(in) && dm_tensor_is_channels_last(in);
+  const bool last = is_turned(t, &t->item[t->n], in);
   dm_Tensor *const lane[2] = {out, last ? NULL : in};
   dm_Item *item;
   DM_TRY(add(t, index, 2, lane, 0, &item));
   if (!last) return DM_OK;
   item->lane[1] = dm_tensor_data(in);
   item->dtype[1] = in->dtype;
-  item->channels = in->shape[1];
-  item->plane = in->shape[2] * in->shape[3];
   return DM_OK;
 }
 
@@ -244,8 +260,9 @@ static dm_status cuda_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_T
   dm_status st = DM_OK;
   for (int64_t i = 0; i < n && st == DM_OK; i++)
     if (grads[i]) st = add(&t, i + 1, 1, &grads[i], 1u, NULL);
-  WITH_LIST(st, &t, site_of(3, found_inf, n), list,
-            dm_unscale_launch(&list, floats(scale), dm_tensor_data(found_inf),
+  const uint64_t site = site_of(3, found_inf, n);
+  WITH_LIST(st, &t, site, list,
+            dm_unscale_launch(&list, dm_site(site, 1), floats(scale), dm_tensor_data(found_inf),
                               dm_tensor_data(where)));
   st = table_close(&t, st);
   /* Gradients are no longer scaled. */
@@ -310,70 +327,86 @@ static Held *held_of(const dm_Tensor *floored) {
   return h;
 }
 
-/* Queues a copy of `floored` as it is after this update, unless one is on its way. */
-static dm_status ask(Held *h) {
-  void *pinned = h->seen;
+/* The pinned number that is to get `floored` as it is after this update; NULL in *seen if one
+   is on its way. */
+static dm_status ask(Held *h, int32_t **seen) {
+  *seen = NULL;
   if (h->pending) return DM_OK;
-  if (!pinned) {
+  if (!h->seen) {
+    void *pinned;
     DM_CUDA_TRY(cudaHostAlloc(&pinned, sizeof *h->seen, cudaHostAllocPortable));
     h->seen = pinned;
   }
   if (!h->arrived) DM_CUDA_TRY(cudaEventCreateWithFlags(&h->arrived, cudaEventDisableTiming));
-  DM_CUDA_TRY(cudaMemcpyAsync(pinned, h->floored, sizeof *h->seen, cudaMemcpyDeviceToHost,
-                              dm_cuda_stream()));
-  DM_CUDA_TRY(cudaEventRecord(h->arrived, dm_cuda_stream()));
-  h->pending = true;
+  *seen = h->seen;
   return DM_OK;
 }
 
-/* Asks, and takes the answer that is there. */
-static dm_status hear(Held *h, int64_t *held) {
-  DM_TRY(ask(h));
+/* Marks in the stream where the number is there, and takes the answer if it is already. */
+static dm_status hear(Held *h, bool asked, int64_t *held) {
+  if (asked) DM_CUDA_TRY(cudaEventRecord(h->arrived, dm_cuda_stream()));
+  h->pending |= asked;
   take_news(h);
   *held = h->last;
   return DM_OK;
 }
 
-/* Updates the scale. The list of found_inf pointers is kept like a table. *held is the number
-   of the last update whose copy has arrived, which may be an earlier one. */
-static dm_status move_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
-                            dm_Tensor *updates, int64_t n, const void *pointers,
-                            const dm_ScalePolicy *how, int64_t *held) {
+/* Updates the scale. The list of what was checked is kept like a table. *held is the number of
+   the last update whose number has arrived, which may be an earlier one. */
+static dm_status move_scale(const dm_ScaleUpdate *u, const dm_Checked *each, int64_t *held) {
   void *kept;
-  Held *h = held_of(floored);
-  DM_TRY(dm_cuda_keep(site_of(4, scale, n), pointers, n * (int64_t)sizeof(void *), &kept));
-  DM_TRY(dm_scale_launch(dm_tensor_data(scale), dm_tensor_data(growth_tracker),
-                         dm_tensor_data(floored), dm_tensor_data(updates), n, kept, how));
-  if (dm_graph_is_capturing()) return DM_OK; /* asked after each launch: cuda_amp_held */
-  h->version = ++floored->storage->version;
-  return hear(h, held);
+  Held *h = held_of(u->floored);
+  dm_ScaleWork w = {.scale = dm_tensor_data(u->scale),
+                    .tracker = dm_tensor_data(u->growth_tracker),
+                    .floored = dm_tensor_data(u->floored),
+                    .updates = dm_tensor_data(u->updates),
+                    .n = u->n};
+  DM_TRY(dm_cuda_keep(site_of(4, u->scale, u->n), each, u->n * (int64_t)sizeof *each, &kept));
+  w.each = kept;
+  /* The number of a graph's update is asked for after each launch: cuda_amp_held. */
+  if (dm_graph_is_capturing()) return dm_scale_launch(&w, &u->how);
+  DM_TRY(ask(h, &w.seen));
+  DM_TRY(dm_scale_launch(&w, &u->how));
+  h->version = ++u->floored->storage->version;
+  return hear(h, w.seen != NULL, held);
+}
+
+/* Copies `floored` as it is now, unless an answer is on its way. */
+static dm_status copy_held(Held *h, int64_t *held) {
+  int32_t *seen;
+  DM_TRY(ask(h, &seen));
+  if (seen)
+    DM_CUDA_TRY(cudaMemcpyAsync(seen, h->floored, sizeof *seen, cudaMemcpyDeviceToHost,
+                                dm_cuda_stream()));
+  return hear(h, seen != NULL, held);
 }
 
 static dm_status cuda_amp_held(dm_Tensor *floored, int64_t *held) {
   dm_cuda_keep_begin();
   Held *h = held_of(floored);
   h->version = ++floored->storage->version;
-  const dm_status st = hear(h, held);
+  const dm_status st = copy_held(h, held);
   dm_cuda_keep_end();
   return st;
 }
 
-static dm_status cuda_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker,
-                                       dm_Tensor *floored, dm_Tensor *updates, int64_t n,
-                                       dm_Tensor *const *found_inf, const dm_ScalePolicy *how,
-                                       int64_t *held) {
-  const void **pointers = dm_alloc((n ? n : 1) * (int64_t)sizeof *pointers);
-  if (!pointers)
-    return dm_fail(DM_EMEM, "update: out of memory for %lld pointers", (long long)n);
-  for (int64_t i = 0; i < n; i++) pointers[i] = dm_tensor_data(found_inf[i]);
+static dm_status cuda_amp_update_scale(const dm_ScaleUpdate *u, int64_t *held) {
+  dm_Checked *each = dm_alloc_zero((u->n ? u->n : 1) * (int64_t)sizeof *each);
+  if (!each) return dm_fail(DM_EMEM, "update: out of memory for %lld steps", (long long)u->n);
+  for (int64_t i = 0; i < u->n; i++) {
+    each[i].found_inf = dm_tensor_data(u->found_inf[i]);
+    if (i >= u->n_note) continue;
+    each[i].history = dm_tensor_data(u->history[i]);
+    each[i].where = dm_tensor_data(u->where[i]);
+  }
   dm_cuda_keep_begin();
-  const dm_status st =
-      move_scale(scale, growth_tracker, floored, updates, n, pointers, how, held);
+  const dm_status st = move_scale(u, each, held);
   dm_cuda_keep_end();
-  dm_free(pointers);
-  scale->storage->version++;
-  growth_tracker->storage->version++;
-  updates->storage->version++;
+  dm_free(each);
+  for (int64_t i = 0; i < u->n_note; i++) u->history[i]->storage->version++;
+  u->scale->storage->version++;
+  u->growth_tracker->storage->version++;
+  u->updates->storage->version++;
   return st;
 }
 

@@ -11,6 +11,7 @@
    from step to step (learning rates and so on). The host never waits to learn whether a step
    was skipped, and a step can be captured as a graph. */
 #include "kernels/keep.h"
+#include "kernels/last_block.cuh"
 #include "kernels/optim.h"
 #include "kernels/own.cuh"
 #include "kernels/reduce.cuh"
@@ -145,7 +146,8 @@ static __device__ inline void store4(int dtype, void *p, int64_t i, int m, bool 
   else if constexpr (sizeof(C) == 8) put4<C, double>(p, i, m, wide, v);
 }
 
-/* This block's chunk of an item: elements begin .. end - 1, four per thread and step. */
+/* This block's chunk of an item, whose elements end before `end`: four per thread and step,
+   this thread's from `begin` on. */
 struct Part {
   const dm_Item &item;
   const int which;
@@ -202,12 +204,58 @@ static __device__ inline void update4(const typename M::template Constants<C> &h
   }
 }
 
+/* A chunk's rounded elements, as 16 bits, which the block gathers before it writes them
+   channels last: neighbours there lie `plane` elements apart in rows. */
+typedef DM_SHARED_PTR(uint16_t) Gathered;
+
+static __device__ inline void gather4(int dtype, Gathered to, int at, int m, const float *v) {
+#define ROW(X, E, S, ...)                   \
+  if (dtype == DM_##E)                      \
+    for (int k = 0; k < 4; k++) {           \
+      dm_##S rounded;                       \
+      dm_put(&rounded, v[k]);               \
+      if (k < m) to[at + k] = rounded.bits; \
+    }
+  DM_LOW_DTYPES(ROW, )
+#undef ROW
+}
+
+/* A warp writes one run of channels, the elements (o, c, p) of all c: in rows they lie at
+   (o channels + c) plane + p, channels last at (o plane + p) channels + c. Positions fit 32
+   bits (dm_fresh_copy). */
+static __device__ inline void put_turned(const Part &part, Gathered from) {
+  const unsigned channels = (unsigned)part.item.channels, plane = (unsigned)part.item.plane;
+  const unsigned row = channels * plane, end = (unsigned)part.end;
+  const unsigned first = (unsigned)part.begin - threadIdx.x * 4;
+  const unsigned lines = (end - 1) / row * plane + plane;
+  uint16_t *to = (uint16_t *)part.item.low_copy;
+  for (unsigned line = first / row * plane + threadIdx.x / 32; line < lines;
+       line += blockDim.x / 32) {
+    const unsigned at = line / plane * row + line % plane;
+    const unsigned skip = at < first ? (first - at + plane - 1) / plane : 0;
+    for (unsigned c = skip + threadIdx.x % 32; c < channels && at + c * plane < end; c += 32)
+      to[(int64_t)line * channels + c] = from[at + c * plane - first];
+  }
+}
+
+/* Writes m of four rounded elements to the item's 16-bit copy, or gathers them for it. */
+template <class C>
+static __device__ inline void put_low(const Part &part, Gathered gathered, int64_t i, int m,
+                                      const C *v) {
+  const dm_Item &item = part.item;
+  if (!item.low_copy) return;
+  if constexpr (sizeof(C) == 4)
+    if (item.plane > 0)
+      return gather4(item.low_copy_dtype, gathered, (int)i & (DM_CHUNK - 1), m, v);
+  store4<C>(item.low_copy_dtype, item.low_copy, i, m, item.wide, v);
+}
+
 /* Updates m of four elements: loads all lanes (weight, gradient, buffers), computes, rounds,
    and stores all but the gradient, with the 16-bit copy if there is one. */
 template <class M, class C>
-static __device__ inline void step4(const Part &part,
-                                    const typename M::template Constants<C> &h,
-                                    const dm_Generator *g, int64_t i, int m) {
+static __device__ inline void
+step4(const Part &part, const typename M::template Constants<C> &h, const dm_Generator *g,
+      Gathered gathered, int64_t i, int m) {
   const dm_Item &item = part.item;
   C x[M::lanes][4];
   /* Lanes that the method does not use for this item are NULL. */
@@ -223,7 +271,7 @@ static __device__ inline void step4(const Part &part,
   update4<M, C>(h, x);
   if constexpr (sizeof(C) == 4)
     if (item.stochastic) round_stochastic(item, *g, i, x[0]);
-  if (item.low_copy) store4<C>(item.low_copy_dtype, item.low_copy, i, m, item.wide, x[0]);
+  put_low<C>(part, gathered, i, m, x[0]);
   /* Lane 1 is the gradient, which is only read. */
   for (int k = 0; k < M::lanes; k++)
     if (k != 1 && item.lane[k]) store4<C>(item.dtype[k], item.lane[k], i, m, item.wide, x[k]);
@@ -235,20 +283,24 @@ template <class M, class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     step_kernel(const dm_Item *items, const dm_Chunk *chunks, const Record<M> *records,
                 const dm_Generator *g, const float *found_inf) {
+  DM_DYNAMIC_SHARED(uint16_t, gathered);
   const Part part(items, chunks[blockIdx.x]);
   const dm_Item &item = part.item;
   /* found_inf is read here, on the device: the host launches the step in any case. */
   if (!dm_is_set(found_inf)) {
     const typename M::template Constants<C> h =
         of(records[M::counts ? part.which : item.first], C());
-    FOR_FOUR(part, i, m) step4<M, C>(part, h, g, i, (int)m);
+    FOR_FOUR(part, i, m) step4<M, C>(part, h, g, gathered, i, (int)m);
   } else if (item.low_copy && !item.master) {
     FOR_FOUR(part, i, m) {
       C x[4];
       load4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
-      store4<C>(item.low_copy_dtype, item.low_copy, i, (int)m, item.wide, x);
+      put_low<C>(part, gathered, i, (int)m, x);
     }
   }
+  if (sizeof(C) == 8 || item.plane == 0) return;
+  __syncthreads();
+  put_turned(part, gathered);
 }
 
 /* One thread per item: advances its step counter, and computes the constants that follow from
@@ -310,7 +362,8 @@ static dm_status step_all(const dm_List *l, uint64_t site, const dm_Step *s,
                      l->n_item, (const typename M::Options *)kept, found_inf, each.p));
   }
   const Record<M> *const records = M::counts ? each.p : (const Record<M> *)kept;
-  DM_TRY(dm_launch((step_kernel<M, float>), (unsigned)l->n_f32, (unsigned)l->threads, 0,
+  const size_t shared = l->turned ? DM_CHUNK * sizeof(uint16_t) : 0;
+  DM_TRY(dm_launch((step_kernel<M, float>), (unsigned)l->n_f32, (unsigned)l->threads, shared,
                    l->item, l->chunk, records, g, found_inf));
   return dm_launch((step_kernel<M, double>), (unsigned)l->n_f64, (unsigned)l->threads, 0,
                    l->item, l->chunk + l->n_f32, records, g, found_inf);
@@ -374,65 +427,81 @@ dm_status dm_widen_launch(const dm_List *l) {
 
 /* ---- gradient scaling ---- */
 
-/* Divides gradients by the scale. bad (chunks) gets the number of elements of each chunk that
-   are infinite or NaN afterwards, or exceed the dtype's range. */
-template <class C>
-static __global__ void __launch_bounds__(DM_THREADS)
-    unscale_kernel(const dm_Item *items, const dm_Chunk *chunks, const float *scale, int *bad) {
-  const Part part(items, chunks[blockIdx.x]);
-  const dm_Item &item = part.item;
-  const C factor = (C)(1 / *scale),
-          top = sizeof(C) == 8 ? (C)DBL_MAX : (C)dm_top_of((dm_DType)item.dtype[0]);
-  int n = 0;
-  FOR_FOUR(part, i, m) {
-    C x[4];
-    load4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
-    for (int k = 0; k < 4; k++) {
-      x[k] *= factor;
-      n += k < m && !(dm_abs(x[k]) <= top);
-    }
-    store4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
-  }
-  n = dm_block_sum(n);
-  if (threadIdx.x == 0) bad[blockIdx.x] = n;
-}
-
 /* The minimum. */
 struct Smaller {
   __device__ void join(int &s, const int &other) const { s = other < s ? other : s; }
 };
 
-/* One block: found_inf, the first gradient in the list with such elements, and how many it
-   has. Two fixed passes over the chunks. */
-static __global__ void __launch_bounds__(DM_THREADS)
-    where_kernel(const dm_Item *items, const dm_Chunk *chunks, const int *bad, int n,
-                 float *found_inf, int64_t *where) {
+/* What a check of gradients finds, on the device: found_inf is set to 1 or 0; where gets the
+   first gradient in the list with elements that are not finite, and how many it has. */
+struct Finding {
+  int *bad;          /* chunks: the number of such elements of each */
+  unsigned *arrived; /* dm_is_last_block's */
+  int n;             /* chunks of both types */
+  float *found_inf;
+  int64_t *where;
+};
+
+/* One block: joins the chunks, in two fixed passes over them. */
+static __device__ inline void join_chunks(const dm_Item *items, const dm_Chunk *chunks,
+                                          const Finding &f) {
   int first = INT32_MAX;
   long long count = 0;
   /* First pass: the smallest index of a gradient with bad elements. */
-  for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
-    if (bad[i] && items[chunks[i].item].index < first) first = items[chunks[i].item].index;
+  for (int i = (int)threadIdx.x; i < f.n; i += (int)blockDim.x)
+    if (f.bad[i] && items[chunks[i].item].index < first) first = items[chunks[i].item].index;
   first = dm_block_reduce(Smaller(), first);
   /* Second pass: how many bad elements that gradient has. */
-  for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
-    if (bad[i] && items[chunks[i].item].index == first) count += bad[i];
+  for (int i = (int)threadIdx.x; i < f.n; i += (int)blockDim.x)
+    if (f.bad[i] && items[chunks[i].item].index == first) count += f.bad[i];
   count = dm_block_sum(count);
   if (threadIdx.x != 0) return;
-  *found_inf = first == INT32_MAX ? 0 : 1;
-  where[0] = first == INT32_MAX ? 0 : first;
-  where[1] = count;
+  *f.found_inf = first == INT32_MAX ? 0 : 1;
+  f.where[0] = first == INT32_MAX ? 0 : first;
+  f.where[1] = count;
 }
 
-dm_status dm_unscale_launch(const dm_List *l, const float *scale, float *found_inf,
-                            int64_t *where) {
+/* Divides the gradients of chunks `from`, `from` + 1, ... by the scale and counts the elements
+   that are infinite or NaN afterwards, or exceed the dtype's range. The last block of all
+   launches joins the counts. */
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS)
+    unscale_kernel(const dm_Item *items, const dm_Chunk *chunks, int from, const float *scale,
+                   Finding f) {
+  const int at = from + (int)blockIdx.x;
+  int n = 0;
+  if (at < f.n) { /* else the list has no elements at all */
+    const Part part(items, chunks[at]);
+    const dm_Item &item = part.item;
+    const C factor = (C)(1 / *scale),
+            top = sizeof(C) == 8 ? (C)DBL_MAX : (C)dm_top_of((dm_DType)item.dtype[0]);
+    FOR_FOUR(part, i, m) {
+      C x[4];
+      load4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
+      for (int k = 0; k < 4; k++) {
+        x[k] *= factor;
+        n += k < m && !(dm_abs(x[k]) <= top);
+      }
+      store4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
+    }
+  }
+  n = dm_block_sum(n);
+  if (threadIdx.x == 0 && at < f.n) f.bad[at] = n;
+  if (dm_is_last_block(f.arrived, f.n > 0 ? (unsigned)f.n : 1u)) join_chunks(items, chunks, f);
+}
+
+dm_status dm_unscale_launch(const dm_List *l, uint64_t site, const float *scale,
+                            float *found_inf, int64_t *where) {
   dm_Scratch<int> bad;
-  DM_TRY(bad.get(l->n_f32 + l->n_f64));
-  DM_TRY(dm_launch(unscale_kernel<float>, (unsigned)l->n_f32, (unsigned)l->threads, 0, l->item,
-                   l->chunk, scale, bad.p));
-  DM_TRY(dm_launch(unscale_kernel<double>, (unsigned)l->n_f64, (unsigned)l->threads, 0, l->item,
-                   l->chunk + l->n_f32, scale, bad.p + l->n_f32));
-  return dm_launch(where_kernel, 1, few(l->n_f32 + l->n_f64), 0, l->item, l->chunk, bad.p,
-                   l->n_f32 + l->n_f64, found_inf, where);
+  unsigned *arrived;
+  const int n = l->n_f32 + l->n_f64;
+  DM_TRY(bad.get(n));
+  DM_TRY(dm_arrivals(site, &arrived));
+  const Finding f = {bad.p, arrived, n, found_inf, where};
+  DM_TRY(dm_launch(unscale_kernel<float>, (unsigned)(n > 0 ? l->n_f32 : 1),
+                   (unsigned)l->threads, 0, l->item, l->chunk, 0, scale, f));
+  return dm_launch(unscale_kernel<double>, (unsigned)l->n_f64, (unsigned)l->threads, 0, l->item,
+                   l->chunk, l->n_f32, scale, f);
 }
 
 /* Notes the step in the scaler's history, one thread. */
@@ -446,22 +515,24 @@ dm_status dm_note_launch(int64_t *history, const float *found_inf, const int64_t
   return dm_launch(note_kernel, 1, 32, 0, history, found_inf, where, updates);
 }
 
-/* Moves the scale after a step, one thread: the rules are base/step.h's, the same as on the
-   CPU. */
-static __global__ void scale_kernel(float *scale, int32_t *tracker, int32_t *floored,
-                                    int64_t *updates, int64_t n, const float *const *found_inf,
-                                    dm_ScalePolicy how) {
+/* Notes the optimizers' steps and moves the scale, one thread: the rules are
+   base/step.h's, the same as on the CPU. */
+static __global__ void scale_kernel(dm_ScaleWork w, dm_ScalePolicy how) {
   bool found = false;
   if (threadIdx.x != 0) return;
-  for (int64_t i = 0; i < n; i++) found |= dm_is_set(found_inf[i]);
-  dm_move_scale(scale, tracker, floored, found, &how);
-  ++*updates;
+  for (int64_t i = 0; i < w.n; i++) {
+    const bool is_set = dm_is_set(w.each[i].found_inf);
+    if (w.each[i].history)
+      dm_note_step(w.each[i].history, is_set, w.each[i].where, *w.updates + 1);
+    found |= is_set;
+  }
+  dm_move_scale(w.scale, w.tracker, w.floored, found, &how);
+  ++*w.updates;
+  if (w.seen) *w.seen = *w.floored;
 }
 
-dm_status dm_scale_launch(float *scale, int32_t *tracker, int32_t *floored, int64_t *updates,
-                          int64_t n, const float *const *found_inf, const dm_ScalePolicy *how) {
-  return dm_launch(scale_kernel, 1, 32, 0, scale, tracker, floored, updates, n, found_inf,
-                   *how);
+dm_status dm_scale_launch(const dm_ScaleWork *w, const dm_ScalePolicy *how) {
+  return dm_launch(scale_kernel, 1, 32, 0, *w, *how);
 }
 
 /* ---- norms and clipping ---- */

@@ -225,23 +225,24 @@ static dm_status amp_note(dm_Tensor *history, const dm_Tensor *found_inf,
   return DM_OK;
 }
 
-static dm_status amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker,
-                                  dm_Tensor *floored, dm_Tensor *updates, int64_t n,
-                                  dm_Tensor *const *found_inf, const dm_ScalePolicy *how,
-                                  int64_t *held) {
+static dm_status amp_update_scale(const dm_ScaleUpdate *u, int64_t *held) {
   bool found = false;
-  DM_UNUSED(floored);
-  for (int64_t i = 0; i < n; i++) found |= is_set(found_inf[i]);
-  int32_t *tracker = first(growth_tracker);
-  if (found) *(float *)first(scale) *= (float)how->backoff;
+  for (int64_t i = 0; i < u->n; i++) {
+    if (i < u->n_note) (void)amp_note(u->history[i], u->found_inf[i], u->where[i], u->updates);
+    found |= is_set(u->found_inf[i]);
+  }
+  int32_t *tracker = first(u->growth_tracker);
+  if (found) *(float *)first(u->scale) *= (float)u->how.backoff;
   *tracker = found ? 0 : *tracker + 1;
-  ++*(int64_t *)first(updates);
+  ++*(int64_t *)first(u->updates);
   *held = 0;
   return DM_OK;
 }
 
 static dm_status move_running(const dm_Running *r) {
   const float *mean = first(r->batch_mean), *root = first(r->root);
+  if (r->count) ++*(int64_t *)first(r->count);
+  if (!r->mean) return DM_OK;
   for (int64_t c = 0; c < r->root->numel; c++) {
     const double var = 1 / ((double)root[c] * (double)root[c]) - r->eps;
     float *m = (float *)first(r->mean) + c, *v = (float *)first(r->var) + c;

@@ -351,15 +351,17 @@ describe("nn layers", function()
     -- One call with request n for memory refused: whether it came that far,
     -- whether it succeeded, and the statistics after it.
     local function call(n, sticky)
-      local mean, var = dm.zeros(2), dm.ones(2)
+      local mean, var, batches = dm.zeros(2), dm.ones(2), dm.tensor(7, {dtype = "int64"})
       hooks.alloc_fail_at(n, sticky)
-      local ok = pcall(x.batch_norm, x, mean, var, {training = true})
+      local ok = pcall(x.batch_norm, x, mean, var,
+        {training = true, num_batches_tracked = batches})
       local reached = hooks.alloc_requests() >= n
       hooks.alloc_fail_at(0)
-      return reached, ok, {mean:totable(), var:totable()}
+      return reached, ok, {mean:totable(), var:totable(), batches:item()}
     end
     local _, _, moved = call(0)
-    local still = {{0.0, 0.0}, {1.0, 1.0}}
+    assert.equal(8, moved[3])
+    local still = {{0.0, 0.0}, {1.0, 1.0}, 7}
     for _, sticky in ipairs{false, true} do
       local n = 0
       repeat
@@ -369,6 +371,21 @@ describe("nn layers", function()
       until not reached
       assert.is_true(n > 5)
     end
+  end)
+
+  it("batches are counted in training alone, where a number of their own is given", function()
+    local bn = nn.BatchNorm1d(2)
+    for _ = 1, 3 do bn(dm.randn(4, 2)) end
+    bn:eval()(dm.randn(4, 2))
+    assert.equal(3, bn.num_batches_tracked:item())
+    assert.equal("int64", bn.num_batches_tracked.dtype)
+    assert.equal(0, bn:train()(dm.zeros(0, 2)):numel())
+    assert.equal(4, bn.num_batches_tracked:item()) -- a batch of none, too
+    local function train(count) return function()
+      return dm.randn(4, 2):batch_norm({training = true, num_batches_tracked = count})
+    end end
+    assert.refuses("num_batches_tracked is float32 {}", train(dm.tensor(0.0)))
+    assert.refuses("wanted one element of int64", train(dm.zeros(2, {dtype = "int64"})))
   end)
 
   it("running statistics are vectors of their own", function()

@@ -242,6 +242,7 @@ local OTHER = {
   cholesky_solve = "B, L as its page", einsum = "the operands may be a list",
   block_diag = "the tensors may be a list", gumbel_softmax = "without the deprecated eps",
   lstm_cell = "h and c are two arguments",
+  batch_norm = "num_batches_tracked, which PyTorch's modules count with another op",
   fractional_max_pool2d = "output_ratio is F.fractional_max_pool2d's",
 }
 

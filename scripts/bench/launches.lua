@@ -92,13 +92,16 @@ local function counts()
   return n
 end
 
--- What one step counts, after the warm ones, and its work by name.
+-- What one step counts, after the warm ones, and its work by name. The step after a collection has
+-- its gradients elsewhere than those before it, whose garbage was there still, and sends tables of
+-- them; the next one shows what a step repeats.
 local function measure(step)
   for _ = 1, options.warm do step() end
   collectgarbage()
+  collectgarbage "stop"
+  step()
   dm.cuda.synchronize()
   local before = counts()
-  collectgarbage "stop"
   step()
   collectgarbage "restart"
   local after, names = counts(), {}

@@ -534,6 +534,42 @@ describe("GradScaler:step and update", function()
     end)
   end
 
+  it("tells of a step before update() and after it, and counts it once", function()
+    local p = dm.ones(2, {requires_grad = true})
+    local opt, s = optim.SGD({p}, {lr = 0.1}), amp.GradScaler{init_scale = 4}
+    s:scale(dm.tensor(1.0))
+    for i = 1, 6 do
+      local bad = i % 3 == 0
+      p.grad = dm.tensor{1.0, bad and math.huge or 1.0}
+      s:step(opt)
+      if i > 3 then assert.equal(bad, s:skipped(opt)) end
+      if i == 6 then assert.same({6, 5}, {s:stats().last_skip.step, s:stats().steps - 1}) end
+      if i == 5 then s:update(8.0) else s:update() end
+      assert.equal(bad, s:skipped(opt))
+      assert.equal(i // 3, s:stats().skipped)
+    end
+    assert.same({6, 6}, {s:stats().last_skip.step, s:stats().last_skip.first_step})
+  end)
+
+  it("notes the steps of several optimizers, of which one only unscales", function()
+    local s, opts, params = amp.GradScaler{init_scale = 4}, {}, {}
+    s:scale(dm.tensor(1.0))
+    for i = 1, 3 do
+      params[i] = dm.ones(1, {requires_grad = true})
+      opts[i] = optim.SGD({params[i]}, {lr = 0.1})
+    end
+    for round = 1, 4 do
+      for i = 1, 3 do
+        params[i].grad = dm.tensor{i == round and math.huge or 1.0}
+        if i == 1 then s:unscale_(opts[1]) else s:step(opts[i]) end
+      end
+      s:update()
+      for i = 2, 3 do assert.equal(i == round, s:skipped(opts[i])) end
+    end
+    assert.equal(2, s:stats().skipped)
+    assert.equal(1, s:get_scale()) -- three updates backed off, to the floor
+  end)
+
   it("unscale_() alone counts for update()", function()
     local s, p, opt = fresh{init_scale = 8}
     p.grad = dm.tensor{INF}

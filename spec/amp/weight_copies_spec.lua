@@ -50,6 +50,34 @@ describe("16-bit copies of weights", function()
     end
   end
 
+  -- Sizes that a device's steps cut in the middle of an output channel, and that they do not turn.
+  local SIZES = {{5, 3, 3, 2}, {40, 60, 3, 3}, {3, 2000, 3, 3}, {2, 2, 1, 3}, {3, 1, 3, 3}}
+  for _, size in ipairs(SIZES) do
+    it(("of convolutions: %d x %d x %d x %d"):format(table.unpack(size)), function()
+      dm.manual_seed(4)
+      local w = nn.Parameter(dm.randn(size) / 8)
+      local opt, scaler = optim.Adam({w}, {lr = 0.1}), amp.GradScaler{init_scale = 4}
+      local x = dm.randn(2, size[2], 4, 4)
+      local seen = {}
+      for i = 1, 5 do
+        opt:zero_grad()
+        seen[i] = casts(function()
+          local y = region("float16", function() return dm.conv2d(x, w) end)
+          local plain = dm.conv2d(x:half(), w:detach():half())
+          assert.is_true(dm.equal(plain, y))
+          local loss = y:float():mean()
+          scaler:scale(i == 4 and loss * math.huge or loss):backward()
+        end)
+        local before = w:detach():clone()
+        scaler:step(opt)
+        scaler:update()
+        assert.equal(i == 4, dm.equal(before, w))
+      end
+      local large = w:numel() > 1 << 14 and w.device == "cpu" -- whose copy would take memory
+      assert.same(large and {2, 2, 2, 2, 2} or {2, 1, 1, 1, 1}, seen) -- the input is cast always
+    end)
+  end
+
   it("the step and its values are those of training that casts", function()
     local w, opt, x = setup("Adam")
     local v, plain = setup("Adam")

@@ -429,4 +429,22 @@ describe("attention by cuDNN", function()
       assert.equal(want, got, name)
     end
   end)
+
+  both.it_counts("moves the heads of MultiheadAttention once each way", function()
+    both.on("cuda", function()
+      local model = dm.nn.MultiheadAttention(16, 2, {batch_first = true}):bfloat16()
+      local x = dm.randn(2, 8, 16):bfloat16():requires_grad_()
+      local function moves(f)
+        local from, n = dm.cuda._count "work" + 1, 0
+        f()
+        for i = from, dm.cuda._count "work" do
+          if dm.cuda._work(i):find("move_kernel", 1, true) then n = n + 1 end
+        end
+        return n
+      end
+      local y
+      assert.equal(1, moves(function() y = model(x, x, x, {need_weights = false}) end))
+      assert.equal(1, moves(function() y:backward(dm.ones_like(y)) end)) -- into the three parts
+    end)
+  end)
 end)

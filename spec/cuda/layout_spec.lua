@@ -117,15 +117,29 @@ describe("channels last on cuda", function()
         local n = step_work(net(SEPARABLE()), amp_dtype)
         assert.equal(1, n.transpose_kernel)
         assert.equal(0, n.move_kernel)
-        assert.equal(3, n.strided_kernel) -- the norms count their batches
+        assert.equal(0, n.strided_kernel) -- the norms' counters move with their statistics
         n = step_work(net(PLAIN()), amp_dtype)
         -- the weight of 3 x 3, and its gradient, which a cast from 16 bits turns over by the way
         assert.equal(amp_dtype and 2 or 3, n.transpose_kernel)
         assert.equal(0, n.move_kernel)
-        assert.equal(2, n.strided_kernel)
+        assert.equal(0, n.strided_kernel)
       end)
     end)
   end
+
+  both.it_counts("reads the copies of weights that a step has left, as they lie", function()
+    both.on("cuda", function()
+      for _, dtype in ipairs{"float16", "bfloat16"} do
+        local model = net(PLAIN())
+        local opt = dm.optim.SGD(model:parameters(), {lr = 0.1})
+        step_work(model, dtype)
+        opt:step()
+        local n = step_work(model, dtype)
+        assert.equal(1, n.transpose_kernel) -- the images
+        assert.equal(0, n.move_kernel)
+      end
+    end)
+  end)
 
   both.it_counts("leaves lines in rows", function()
     both.on("cuda", function()

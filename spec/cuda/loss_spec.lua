@@ -111,6 +111,46 @@ describe("cross_entropy on cuda", function()
     end)
   end)
 
+  -- The ends of what a launch sums by itself: forward 4096 rows, backward 1024.
+  for n, launches in pairs{[1] = {1, 1}, [8] = {1, 1}, [9] = {1, 1}, [1024] = {1, 1},
+    [1025] = {1, 2}, [4096] = {1, 2}, [4097] = {3, 3}} do
+    both.it_counts(("sums %d rows in as few launches as that takes"):format(n), function()
+      both.on("cuda", function()
+        local x, y = logits("float32", {n, 3}):requires_grad_(), labels({n}, 3)
+        local function work_of(f)
+          local before = dm.cuda._count "work"
+          f()
+          return dm.cuda._count "work" - before
+        end
+        dm.cross_entropy(x, y):backward() -- sends what stays
+        x.grad = nil
+        local loss, seed = nil, dm.tensor(1.0)
+        assert.equal(launches[1], work_of(function() loss = dm.cross_entropy(x, y) end))
+        assert.equal(launches[2], work_of(function() loss:backward(seed) end))
+      end)
+    end)
+    it(("gives the CPU's mean of %d rows, of which it leaves out some"):format(n), function()
+      for part = 1, 2 do
+        for _, op in ipairs{"cross_entropy", "nll_loss"} do
+          both.near(("%s, %d rows, part %d"):format(op, n, part), function()
+            return both_ways(function(x)
+              return dm[op](x, labels({n}, 3), weights("float32", 3), {ignore_index = 2})
+            end, logits("float32", {n, 3}))[part]
+          end, 1e-5)
+        end
+      end
+    end)
+  end
+
+  it("gives the CPU's mean and sum of no rows", function()
+    for _, reduction in ipairs{"mean", "sum"} do
+      both.near(reduction, function()
+        return dm.cross_entropy(dm.zeros(0, 3), dm.zeros(0, {dtype = "int64"}),
+          {reduction = reduction})
+      end, 0)
+    end
+  end)
+
   it("reads logits, labels and weights at strides", function()
     for part = 1, 2 do
       both.near("strided, part " .. part, function()

@@ -249,7 +249,7 @@ describe("a training step on cuda", function()
     stream:synchronize()
   end)
 
-  it_counts("unscales in two launches, clips in three", function()
+  it_counts("unscales in one launch, clips in three, notes the step as the scale moves", function()
     local _, s, model, opt = loop()
     local grads = {}
     for i, p in ipairs(model:parameters()) do
@@ -257,13 +257,36 @@ describe("a training step on cuda", function()
       grads[i] = p.grad
     end
     s:scale(dm.tensor(1.0))
-    assert.equal(2, count("launch", function() s:unscale_(opt) end))
+    assert.equal(1, count("launch", function() s:unscale_(opt) end))
     assert.equal(3, count("launch", function()
       core.clip_norm_(grads, 1, (core.total_norm(grads, 2)))
     end))
     assert.equal(1, count("launch", function() core.clamp_all_(grads, 1) end))
-    s:step(opt)
+    dm.cuda.synchronize()
+    assert.equal(2, count("launch", function() s:step(opt) end)) -- bias corrections, the update
     assert.equal(1, count("launch", function() s:update() end))
+    s:step(opt)
+    dm.cuda.synchronize()
+    assert.equal(1, count("work", function() s:update() end)) -- tells the host of the floor, too
+  end)
+
+  it("finds nothing in gradients without elements, whatever came before", function()
+    both.on("cuda", function()
+      local p = dm.ones(2, {requires_grad = true})
+      local opt, s = optim.SGD({p}, {lr = 1}), amp.GradScaler()
+      s:scale(dm.tensor(1.0))
+      p.grad = dm.tensor{INF, 1}
+      s:step(opt)
+      assert.is_true(s:skipped(opt))
+      s:update()
+      local none = dm.zeros(0, {requires_grad = true})
+      opt.param_groups[1].params[1] = none
+      none.grad = dm.zeros(0)
+      s:step(opt)
+      assert.is_false(s:skipped(opt))
+      s:update()
+      assert.equal(1, s:stats().skipped)
+    end)
   end)
 
   it("gives the scaler the CPU's history", function()

@@ -305,24 +305,29 @@ static int amp_note(lua_State *L) {
   return 0;
 }
 
-/* amp_update_scale_(scale, growth_tracker, floored, updates, found_infs, growth, backoff,
-   interval, floor, ceiling) -> number of updates in a row in which the floor held the
-   scale. */
+/* amp_update_scale_(scale, growth_tracker, floored, updates, found_infs, histories, wheres,
+   growth, backoff, interval, floor, ceiling) -> number of updates in a row in which the floor
+   held the scale. histories, wheres: of the first of the optimizers, whose steps are to be
+   noted. */
 static int amp_update_scale(lua_State *L) {
   dm_enter(L);
-  int64_t n, held = 0;
-  const dm_ScalePolicy how = {
-      .growth = luaL_checknumber(L, 6),
-      .backoff = luaL_checknumber(L, 7),
-      .interval = luaL_checkinteger(L, 8),
-      .floor = luaL_checknumber(L, 9),
-      .ceiling = luaL_checknumber(L, 10),
+  int64_t held = 0, n_where;
+  dm_ScaleUpdate u = {
+      .scale = dm_check_tensor(L, 1),
+      .growth_tracker = dm_check_tensor(L, 2),
+      .floored = dm_check_tensor(L, 3),
+      .updates = dm_check_tensor(L, 4),
+      .how = {.growth = luaL_checknumber(L, 8),
+              .backoff = luaL_checknumber(L, 9),
+              .interval = luaL_checkinteger(L, 10),
+              .floor = luaL_checknumber(L, 11),
+              .ceiling = luaL_checknumber(L, 12)},
   };
-  dm_Tensor **found = push_list(L, 5, false, &n);
-  dm_Tensor *scale = dm_check_tensor(L, 1), *tracker = dm_check_tensor(L, 2);
-  dm_Tensor *floored = dm_check_tensor(L, 3), *updates = dm_check_tensor(L, 4);
-  CHECK_AS("GradScaler.update", L,
-           dm_amp_update_scale(scale, tracker, floored, updates, n, found, &how, &held));
+  u.found_inf = push_list(L, 5, false, &u.n);
+  u.history = push_list(L, 6, false, &u.n_note);
+  u.where = push_list(L, 7, false, &n_where);
+  luaL_argcheck(L, u.n_note <= u.n && u.n_note == n_where, 6, "a list of another length");
+  CHECK_AS("GradScaler.update", L, dm_amp_update_scale(&u, &held));
   lua_pushinteger(L, held);
   return 1;
 }

@@ -118,11 +118,12 @@ op.composed "local_response_norm" {
 }
 
 op.composed "batch_norm" {
-  tensors = "x, running_mean?, running_var?, weight?, bias?",
+  tensors = "x, running_mean?, running_var?, weight?, bias?, num_batches_tracked?",
   options = {"training:bool=0", "momentum:num=0.1", "eps:num=1e-5"},
   doc = "(x - mean) / sqrt(var + eps) by channel of (N,C,...), times weight (C) plus bias; mean "
     .. "and var are those of the batch when training, which then move the running ones by "
-    .. "momentum, else the running ones; Ioffe & Szegedy 2015",
+    .. "momentum and add 1 to num_batches_tracked (one int64), else the running ones; Ioffe & "
+    .. "Szegedy 2015",
 }
 
 op.composed "instance_norm" {

@@ -134,7 +134,8 @@ end
 local FIELDS = {"skipped", "run", "first_step", "step", "which", "count"} -- as op/optim.h has them
 
 -- stage: "ready", "unscaled" or "stepped" since the last update(). steps: those
--- asked for. found_inf and where are of the last check, history of all steps.
+-- asked for. found_inf and where are of the last check, history of all steps but,
+-- while `unnoted`, the last one: update() notes it in the same launch.
 local function record_of(self, optimizer)
   local record = self._records[optimizer]
   if not record then
@@ -146,7 +147,15 @@ local function record_of(self, optimizer)
   return record
 end
 
-local function history_of(record)
+-- Notes in the record's history how its last step went, where nobody has yet.
+local function note(self, record)
+  if not record.unnoted then return end
+  core.amp_note_(record.history, record.found_inf, record.where, self._updates)
+  record.unnoted = false
+end
+
+local function history_of(self, record)
+  note(self, record)
   local history, values = {}, record.history:totable()
   for i, name in ipairs(FIELDS) do history[name] = values[i] end
   return history
@@ -322,14 +331,15 @@ local function step_if_finite(record, optimizer, ...)
   if record.found_inf:item() == 0 then return optimizer:step(...) end
 end
 
--- Notes that the step went well, and hands its results on.
-local function noted(self, record, ...)
-  core.amp_note_(record.history, record.found_inf, record.where, self._updates)
+-- Counts a step that went well, and hands its results on.
+local function counted(self, record, ...)
+  record.unnoted = true
   record.stage, record.steps = "stepped", record.steps + 1
   if replay.graph then
     replay.note{
       before = function() record.steps = record.steps + 1 end,
-      undo = function() record.steps = record.steps - 1 end,
+      check = function() note(self, record) end, -- a graph without update()
+      undo = function() record.steps, record.unnoted = record.steps - 1, false end,
     }
   end
   return ...
@@ -355,7 +365,7 @@ function GradScaler:step(optimizer, ...)
   end
   if record.stage == "ready" then unscale(self, optimizer, record) end
   if record.stage == "ready" then raise_no_gradient(optimizer) end
-  return noted(self, record, step_if_finite(record, optimizer, ...))
+  return counted(self, record, step_if_finite(record, optimizer, ...))
 end
 
 local function set_scale(self, value)
@@ -378,7 +388,7 @@ end
 local function last_skip_of(self)
   local last, owner
   for optimizer, record in pairs(self._records) do
-    local history = record.history and history_of(record)
+    local history = record.history and history_of(self, record)
     if history and history.step > 0 and (not last or history.step > last.step) then
       last, owner = history, optimizer
     end
@@ -419,16 +429,31 @@ local function record_update(self)
   }
 end
 
+-- What update() goes by: found_inf of each open record, and of those whose steps it is to note,
+-- which come first, the histories and `where`.
+local function findings(self)
+  local found, histories, wheres, others = {}, {}, {}, {}
+  for _, record in ipairs(self._open) do
+    if record.unnoted then
+      local n = #found + 1
+      found[n], histories[n], wheres[n] = record.found_inf, record.history, record.where
+    else
+      others[#others + 1] = record.found_inf
+    end
+  end
+  return table.move(others, 1, #others, #found + 1, found), histories, wheres
+end
+
 local function adapt(self)
-  local found = {}
-  for i, record in ipairs(self._open) do found[i] = record.found_inf end
+  local found, histories, wheres = findings(self)
   if #found == 0 then
     caller.raise("update: no gradients were checked since the last update(); hint: step() or " ..
       "unscale_() comes first, and update() once an iteration")
   end
   local held = core.amp_update_scale_(self._scale, self._tracker, self._floored, self._updates,
-    found, self._growth_factor, self._backoff_factor, self._growth_interval, self._min_scale,
-    self._max_scale)
+    found, histories, wheres, self._growth_factor, self._backoff_factor, self._growth_interval,
+    self._min_scale, self._max_scale)
+  for _, record in ipairs(self._open) do record.unnoted = false end
   mind_held(self, held)
   if replay.graph then record_update(self) end
 end
@@ -448,6 +473,7 @@ function GradScaler:update(new_scale)
   if type(new_scale) == "table" then new_scale = bind_update(new_scale).new_scale end
   if new_scale ~= nil then
     set_scale(self, new_scale)
+    for _, record in ipairs(self._open) do note(self, record) end
     self._updates:add_(1)
   else
     adapt(self)
@@ -462,7 +488,7 @@ end
 --- after update(). Waits for the device.
 function GradScaler:skipped(optimizer)
   local record = self._records[optimizer]
-  return record ~= nil and record.history ~= nil and history_of(record).run > 0
+  return record ~= nil and record.history ~= nil and history_of(self, record).run > 0
 end
 
 --- Whether the last step() of this optimizer was done: the other way round, and
@@ -493,7 +519,7 @@ function GradScaler:stats()
   local tracker, steps, skipped = tracker_of(self), 0, 0
   for _, record in pairs(self._records) do
     steps = steps + record.steps
-    if record.history then skipped = skipped + history_of(record).skipped end
+    if record.history then skipped = skipped + history_of(self, record).skipped end
   end
   local stats = {scale = self:get_scale(), growth_tracker = tracker, steps = steps,
     skipped = skipped}

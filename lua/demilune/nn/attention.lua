@@ -129,12 +129,15 @@ local function split_heads(self, x)
   return x:reshape(x:size(1), x:size(2), self.num_heads, -1):transpose(2, 3)
 end
 
--- The heads of query, key and value. One product makes all three of one tensor.
+-- The heads of query, key and value. One product makes all three of one tensor, whose parts are
+-- views, and so are its gradient's.
 local function project(self, query, key, value)
   local E, weight, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
   if weight and rawequal(query, key) and rawequal(key, value) then
-    local q, k, v = table.unpack(core.linear(query, weight, bias):chunk(3, {dim = 3}))
-    return split_heads(self, q), split_heads(self, k), split_heads(self, v)
+    local all = core.linear(query, weight, bias):reshape(query:size(1), query:size(2), 3,
+      self.num_heads, E // self.num_heads)
+    local function heads(part) return all:select(3, part):transpose(2, 3) end
+    return heads(1), heads(2), heads(3)
   end
   local function part(x, i, name)
     local w = weight and weight:narrow(1, (i - 1) * E + 1, E) or self[name]

@@ -30,17 +30,17 @@ local function begin(self, o)
 end
 
 -- The norm of x by the statistics of the batch, or in eval mode by the running ones. share: of this
--- batch in those.
-local function by_own_batch(self, x, share)
+-- batch in those. count: num_batches_tracked where this call is to count the batch.
+local function by_own_batch(self, x, share, count)
   return core.batch_norm(x, self.running_mean, self.running_var,
     {weight = self.weight, bias = self.bias, momentum = share, eps = self.eps,
-      training = self.training or not self.running_mean})
+      training = self.training or not self.running_mean, num_batches_tracked = count})
 end
 
 -- Adds a class of norms by channel over the batch, x (N, C, ...). momentum = "cumulative": running
 -- statistics are the plain mean over all batches so far (PyTorch's None). wanted: x in words;
 -- ranks: the numbers of dims that fit. sync (nn/sync_norm.lua): {argument =, begin(self, o),
--- normalize(self, x, share)} of one whose statistics are those of several processes.
+-- normalize(self, x, share, count)} of one whose statistics are those of several processes.
 local function batch_norm(name, wanted, ranks, sync)
   local Norm = Module:extend(name)
   Norm.holds_no_activations = true
@@ -59,12 +59,14 @@ local function batch_norm(name, wanted, ranks, sync)
     if sync then sync.begin(self, o) end
   end
 
-  -- The share of this batch in the running statistics.
+  -- The share of this batch in the running statistics; and their counter, where it is the norm's
+  -- to count the batch.
   local function share(self)
     if not (self.training and self.running_mean) then return 0.0 end
-    self.num_batches_tracked:add_(1)
-    if self.momentum == "cumulative" then return 1 / self.num_batches_tracked:item() end
-    return self.momentum
+    local count = self.num_batches_tracked
+    if self.momentum ~= "cumulative" then return self.momentum, count end
+    count:add_(1)
+    return 1 / count:item()
   end
 
   function Norm:forward(x)

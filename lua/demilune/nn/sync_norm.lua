@@ -104,9 +104,9 @@ local function group_of(self)
   return #group.ranks > 1 and group or nil
 end
 
-local function normalize(self, x, share)
+local function normalize(self, x, share, count)
   local group = group_of(self)
-  if not group then return norm.by_own_batch(self, x, share) end
+  if not group then return norm.by_own_batch(self, x, share, count) end
   if x:size(2) ~= self.num_features then
     caller.raise("%s: x is %s, wanted %d channels", NAME, tostring(x.shape), self.num_features)
   end
@@ -115,6 +115,7 @@ local function normalize(self, x, share)
     local _ <close> = core.no_grad()
     track(self.running_mean, share, mean)
     track(self.running_var, share, var)
+    if count then count:add_(1) end
   end
   return y
 end

@@ -418,15 +418,41 @@ static void track(dm_Tensor *running, double momentum, const dm_Tensor *batch, d
   running->storage->version++;
 }
 
+/* num_batches_tracked: one int64 on x's device, or NULL. */
+static dm_status check_count(const dm_Call *c, const dm_Tensor *count) {
+  if (!count || (count->numel == 1 && count->dtype == DM_I64 &&
+                 dm_device_eq(count->device, c->in[0]->device)))
+    return DM_OK;
+  char at[16];
+  return dm_fail(DM_EARG,
+                 "%s: num_batches_tracked is %s %s on %s, wanted one element of int64 on x's "
+                 "device",
+                 c->op->name, dm_dtype_name((dm_DType)count->dtype), DM_SHAPE(count),
+                 dm_device_name(count->device, at));
+}
+
+/* Moves the statistics and counts the batch. It cannot fail on the CPU. */
+static dm_status move_running(const dm_Running *r) {
+  if (!r->mean && !r->var && !r->count) return DM_OK;
+  if (r->root->device.type != DM_CPU) return dm_move_running(r);
+  track(r->mean, r->momentum, r->batch_mean, 1);
+  track(r->var, r->momentum, r->root, r->unbias);
+  if (!r->count) return DM_OK;
+  ++*(int64_t *)dm_tensor_data(r->count);
+  r->count->storage->version++;
+  return DM_OK;
+}
+
 /* batch_norm in training. The running statistics are updated last, when nothing can
    fail any more, so that a call that failed can be repeated. running_var takes the
    unbiased variance, var * n / (n - 1), as in PyTorch. */
 static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
   const dm_BatchNormAttr *a = DM_ATTR(dm_BatchNormAttr, c);
   dm_Tensor *v = c->in[0], *mean = c->in[1], *var = c->in[2];
-  dm_Tensor *in[3] = {v, c->in[3], c->in[4]}, *out[3];
+  dm_Tensor *in[3] = {v, c->in[3], c->in[4]}, *count = c->n_in > 5 ? c->in[5] : NULL, *out[3];
   DM_TRY(dm_check_running(c, "running_mean", mean));
   DM_TRY(dm_check_running(c, "running_var", var));
+  DM_TRY(check_count(c, count));
   /* The variance of a single value is 0 and its unbiased variance 0 / 0; PyTorch
      refuses it too. */
   const double n = v->shape[1] ? (double)(v->numel / v->shape[1]) : 0;
@@ -435,14 +461,10 @@ static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
                    DM_SHAPE(v));
   if (!x_call(x, DM_OP_batch_norm_train, &a->eps, 3, in, out)) return x->st;
   c->out[0] = out[0];
-  if (n == 0) return DM_OK;
-  if (v->device.type != DM_CPU) {
-    const dm_Running r = {mean, var, out[1], out[2], a->momentum, a->eps, n / (n - 1)};
-    return mean || var ? dm_move_running(&r) : DM_OK;
-  }
-  track(mean, a->momentum, out[1], 1);
-  track(var, a->momentum, out[2], n / (n - 1));
-  return DM_OK;
+  const bool any = n > 0; /* a batch without values is counted alone */
+  const dm_Running r = {any ? mean : NULL, any ? var : NULL, count,      out[1], out[2],
+                        a->momentum,       a->eps,           n / (n - 1)};
+  return move_running(&r);
 }
 
 /* The public op: training normalizes with the batch's statistics and updates the

@@ -175,11 +175,18 @@ static bool keeps_copy(const dm_Tensor *p) {
   return p->low_dtype && p->dtype == DM_F32 && (p->device.type != DM_CPU || p->numel <= COPIED);
 }
 
+/* A weight of conv2d is copied as the convolutions of its device read it: outside the CPU
+   channels last (op/conv/conv.h). Any other op reads that as well. Steps turn a weight over by
+   positions of 32 bits. */
 dm_Tensor *dm_fresh_copy(dm_Tensor *p) {
   if (p->low && (p->low->dtype != p->low_dtype || atomic_load(&p->low->storage->refs) > 1))
     dm_tensor_unref(&p->low);
-  if (keeps_copy(p) && !p->low)
-    (void)dm_tensor_new((dm_DType)p->low_dtype, p->ndim, p->shape, p->device, &p->low);
+  if (!keeps_copy(p) || p->low) return p->low;
+  dm_Meta m = dm_meta_of(p);
+  m.dtype = p->low_dtype;
+  m.channels_last = p->device.type != DM_CPU && p->ndim == 4 && p->shape[1] > 1 &&
+                    p->shape[2] > 1 && p->numel <= INT32_MAX;
+  (void)dm_tensor_new_meta(&m, &p->low);
   return p->low;
 }
 
@@ -543,19 +550,29 @@ dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor *sc
 /* Notes the outcome of a step in the scaler's history without reading the device:
    `updates` is the number of update() calls so far, so the step belongs to the next
    one. */
+static dm_status check_note(Check *c, const dm_Tensor *history, const dm_Tensor *where) {
+  DM_TRY(check_record(c, "history", history, DM_AMP_FIELDS));
+  return check_record(c, "where", where, 2);
+}
+
+/* On the CPU. */
+static void note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,
+                 const dm_Tensor *updates) {
+  dm_note_step(dm_tensor_data(history), is_set(found_inf), dm_tensor_data(where),
+               *(const int64_t *)dm_tensor_data(updates) + 1);
+  history->storage->version++;
+}
+
 dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,
                       const dm_Tensor *updates) {
   Check c = {"step", NULL};
   const dm_OptimOps *ops;
-  DM_TRY(check_record(&c, "history", history, DM_AMP_FIELDS));
-  DM_TRY(check_record(&c, "where", where, 2));
+  DM_TRY(check_note(&c, history, where));
   DM_TRY(check_scalar(&c, "updates", updates, DM_I64));
   DM_TRY(check_found_inf(&c, found_inf));
   DM_TRY(find_ops(&c, &ops));
   if (ops) return far_done(&c, ops->amp_note(history, found_inf, where, updates));
-  dm_note_step(dm_tensor_data(history), is_set(found_inf), dm_tensor_data(where),
-               *(const int64_t *)dm_tensor_data(updates) + 1);
-  history->storage->version++;
+  note(history, found_inf, where, updates);
   return DM_OK;
 }
 
@@ -563,30 +580,30 @@ dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_T
    backoff factor when a step found inf or NaN, by the growth factor after `interval`
    updates without one. dm_move_scale has the arithmetic, in float32, for the CPU and
    for kernels. */
-dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
-                              dm_Tensor *updates, int64_t n, dm_Tensor *const *found_inf,
-                              const dm_ScalePolicy *how, int64_t *held) {
+dm_status dm_amp_update_scale(const dm_ScaleUpdate *u, int64_t *held) {
   Check c = {"update", NULL};
   const dm_OptimOps *ops;
   bool found = false;
-  DM_TRY(check_scalar(&c, "scale", scale, DM_F32));
-  DM_TRY(check_scalar(&c, "growth_tracker", growth_tracker, DM_I32));
-  DM_TRY(check_scalar(&c, "floored", floored, DM_I32));
-  DM_TRY(check_scalar(&c, "updates", updates, DM_I64));
-  for (int64_t i = 0; i < n; i++) DM_TRY(check_found_inf(&c, found_inf[i]));
+  DM_TRY(check_scalar(&c, "scale", u->scale, DM_F32));
+  DM_TRY(check_scalar(&c, "growth_tracker", u->growth_tracker, DM_I32));
+  DM_TRY(check_scalar(&c, "floored", u->floored, DM_I32));
+  DM_TRY(check_scalar(&c, "updates", u->updates, DM_I64));
+  for (int64_t i = 0; i < u->n; i++) DM_TRY(check_found_inf(&c, u->found_inf[i]));
+  for (int64_t i = 0; i < u->n_note; i++) DM_TRY(check_note(&c, u->history[i], u->where[i]));
   DM_TRY(find_ops(&c, &ops));
-  if (ops)
-    return far_done(&c, ops->amp_update_scale(scale, growth_tracker, floored, updates, n,
-                                              found_inf, how, held));
-  for (int64_t i = 0; i < n; i++) found |= is_set(found_inf[i]);
-  dm_move_scale(dm_tensor_data(scale), dm_tensor_data(growth_tracker), dm_tensor_data(floored),
-                found, how);
-  *held = *(const int32_t *)dm_tensor_data(floored);
-  scale->storage->version++;
-  growth_tracker->storage->version++;
-  floored->storage->version++;
-  ++*(int64_t *)dm_tensor_data(updates);
-  updates->storage->version++;
+  if (ops) return far_done(&c, ops->amp_update_scale(u, held));
+  for (int64_t i = 0; i < u->n; i++) {
+    if (i < u->n_note) note(u->history[i], u->found_inf[i], u->where[i], u->updates);
+    found |= is_set(u->found_inf[i]);
+  }
+  dm_move_scale(dm_tensor_data(u->scale), dm_tensor_data(u->growth_tracker),
+                dm_tensor_data(u->floored), found, &u->how);
+  *held = *(const int32_t *)dm_tensor_data(u->floored);
+  u->scale->storage->version++;
+  u->growth_tracker->storage->version++;
+  u->floored->storage->version++;
+  ++*(int64_t *)dm_tensor_data(u->updates);
+  u->updates->storage->version++;
   return DM_OK;
 }
 

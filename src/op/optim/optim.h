@@ -64,15 +64,21 @@ DM_API dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Ten
 DM_API dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf,
                              const dm_Tensor *where, const dm_Tensor *updates);
 
+/* One update of the scale, by the found_inf of n optimizers. The steps of the first n_note of
+   them are noted as dm_amp_note does, in history[i] with where[i]. */
+typedef struct dm_ScaleUpdate {
+  dm_Tensor *scale, *growth_tracker, *floored, *updates;
+  int64_t n, n_note;
+  dm_Tensor *const *found_inf, *const *history, *const *where;
+  dm_ScalePolicy how;
+} dm_ScaleUpdate;
+
 /* scale and growth_tracker (int32) after one update: back off once where one of
-   the n found_inf is not 0, else grow every `interval` updates, never to
+   the found_inf is not 0, else grow every `interval` updates, never to
    infinity. floored (int32) counts the updates in a row that the floor held;
    *held is that number as far as the host knows it without waiting. updates
    (int64) counts them all. */
-DM_API dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker,
-                                     dm_Tensor *floored, dm_Tensor *updates, int64_t n,
-                                     dm_Tensor *const *found_inf, const dm_ScalePolicy *how,
-                                     int64_t *held);
+DM_API dm_status dm_amp_update_scale(const dm_ScaleUpdate *u, int64_t *held);
 
 /* *held after an update by a graph (dm_GraphOps); 0 on the CPU. */
 DM_API dm_status dm_amp_held(dm_Tensor *floored, int64_t *held);
@@ -103,9 +109,10 @@ static inline void dm_settle_copy(dm_Tensor *p, dm_status st) {
 
 /* batch_norm's running statistics (C), any float dtype and step, or NULL. They move by
    `momentum` to the batch's mean and to `unbias` times its variance; both batch vectors are
-   dense, in the compute type, and root is 1 / sqrt(variance + eps). */
+   dense, in the compute type, and root is 1 / sqrt(variance + eps), on the CPU the variance.
+   count, one int64 or NULL, grows by 1. */
 typedef struct dm_Running {
-  dm_Tensor *mean, *var;
+  dm_Tensor *mean, *var, *count;
   dm_Tensor *batch_mean, *root;
   double momentum, eps, unbias;
 } dm_Running;
@@ -122,9 +129,7 @@ typedef struct dm_OptimOps {
                            dm_Tensor *found_inf, dm_Tensor *where);
   dm_status (*amp_note)(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,
                         const dm_Tensor *updates);
-  dm_status (*amp_update_scale)(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
-                                dm_Tensor *updates, int64_t n, dm_Tensor *const *found_inf,
-                                const dm_ScalePolicy *how, int64_t *held);
+  dm_status (*amp_update_scale)(const dm_ScaleUpdate *u, int64_t *held);
   /* amp_update_scale's *held after an update that a graph has done. */
   dm_status (*amp_held)(dm_Tensor *floored, int64_t *held);
   dm_status (*total_norm)(int64_t n, dm_Tensor *const *tensors, double p, dm_Tensor **out);
