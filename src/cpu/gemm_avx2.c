@@ -309,8 +309,11 @@ INLINE void turned_columns(int m, int n_lane, int64_t k, const float *a, int64_t
   int64_t p = 0;
   for (int i = 0; i < m; i++) s[i] = _mm256_setzero_ps();
   for (; p + 8 <= k; p += 8, a += 8 * a_cs) {
-    for (int l = 0; l < 8; l++)
-      r[l] = _mm256_loadu_ps(b + dm_min_i64(l, n_lane - 1) * b_cs + p);
+    for (int l = 0; l < 8; l++) {
+      const float *const column = b + dm_min_i64(l, n_lane - 1) * b_cs + p;
+      __builtin_prefetch(column + 8 * b_cs, 0, 2);
+      r[l] = _mm256_loadu_ps(column);
+    }
     transpose8(r);
     for (int q = 0; q < 8; q++)
       for (int i = 0; i < m; i++)
@@ -334,10 +337,18 @@ static void turned_f32(int m, int n, int64_t k, const void *a, int64_t a_rs, int
   float *c = vc;
   for (; n > 0; n -= 8, b += 8 * b_cs, c += 8) {
     const int n_lane = n < 8 ? n : 8;
-    if (m == 1) turned_columns(1, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add);
-    else if (m == 2) turned_columns(2, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add);
-    else if (m == 3) turned_columns(3, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add);
-    else turned_columns(4, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add);
+    switch (m) {
+#define ROWS(M) \
+  case M: turned_columns(M, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add); break;
+      ROWS(1)
+      ROWS(2)
+      ROWS(3)
+      ROWS(4)
+      ROWS(5)
+      ROWS(6)
+#undef ROWS
+    default: break;
+    }
   }
 }
 
