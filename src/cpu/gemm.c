@@ -17,8 +17,7 @@
    they wait for memory, and tiles are columns of B over all of its depth. Where the depth of B
    is contiguous, as a layer's weights have it, the kernel turns blocks of B in registers
    (sum_in_place), or takes the columns of B as the rows of a tile (sum_swapped). Where columns
-   are contiguous it reads them as they lie (sum_in_place), or joins a few rows to pairs at a
-   time (sum_few).
+   are contiguous it widens them in registers, or joins a few rows to pairs at a time (sum_few).
 
    Where C is small and k is long, as in gradients of weights, k is cut too, into parts that
    have sums of their own and are added in order. Each element of C is a sum in order of k,
@@ -245,13 +244,17 @@ static void sum_swapped(const Gemm *g, const Tile *t, const Buffers *buf, float 
 static void sum_few(const Gemm *g, const Tile *t, const Buffers *buf, float *out,
                     int64_t out_rs, bool add) {
   const dm_Prologue *const first = t->prologue.at ? &t->prologue : NULL;
+  const int64_t step = g->kn->tiles ? g->part_k : g->kc; /* tiles go on from what c holds */
   for (int64_t i = 0; first && i < t->m; i++)
     for (int64_t j = 0; j < t->n; j++)
       out[i * out_rs + j] = ((const float *)first->at)[i * first->row + j * first->col];
-  dm_pack_panels(g->kn, DM_A, g->a.dtype, mat_at(&g->a, t->a, t->i, t->k0), g->a.rs, g->a.cs,
-                 t->m, t->k1 - t->k0, buf->a);
-  g->kn->few((int)t->m, t->n, t->k1 - t->k0, buf->a, mat_at(&g->b, t->b, t->k0, t->j), g->b.rs,
-             out, out_rs, add || first);
+  for (int64_t k = t->k0; k < t->k1; k += step, add = true) {
+    const int64_t depth = dm_min_i64(step, t->k1 - k);
+    dm_pack_panels(g->kn, DM_A, g->a.dtype, mat_at(&g->a, t->a, t->i, k), g->a.rs, g->a.cs,
+                   t->m, depth, buf->a);
+    g->kn->few(g->b.dtype, (int)t->m, t->n, depth, buf->a, mat_at(&g->b, t->b, k, t->j),
+               g->b.rs, out, out_rs, add || first);
+  }
 }
 
 /* The sums of a tile over its depth [k0, k1), block after block, into out. */
@@ -421,7 +424,7 @@ static void plan_tiles(Gemm *g) {
 /* Few rows wait for b: tiles are columns of b, few enough to balance threads. */
 static void plan_columns(Gemm *g) {
   const int64_t unit = g->few ? g->kn->few_nr : g->swapped ? g->kn->mr : g->kn->nr;
-  g->tile_m = g->m;
+  g->tile_m = g->few ? dm_even_part(g->m, g->kn->few_rows, 1) : g->m;
   g->tile_n =
       dm_even_part(g->n, dm_min_i64(TILE_N, FEW_TASK / dm_max_i64(1, g->part_k) + unit), unit);
 }
@@ -445,8 +448,9 @@ static void plan_direct(Gemm *g) {
                                                      : can_turn(g->kn, &g->a, &g->b));
   if (g->in_place) g->direct_a = g->direct_b = true;
   g->swapped = g->m <= g->kn->nr && g->b.cs != 1 && can_swap(g->kn, &g->b);
-  g->few = g->kn->few && g->m <= g->kn->few_rows && g->b.cs == 1;
-  if (g->few) g->direct_b = true;
+  g->few = g->kn->few && g->m <= dm_max_i64(DM_FEW_ROWS, g->kn->few_rows) && g->b.cs == 1 &&
+           (g->kn->pairs || g->b.dtype == type || g->b.dtype == g->kn->few_low);
+  if (g->few) g->direct_b = true, g->direct_a = g->in_place = false;
 }
 
 /* The kernel for both operands' dtype, or that of the compute type where they differ or k is

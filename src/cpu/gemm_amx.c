@@ -259,9 +259,10 @@ static void few_columns(int64_t n, int64_t k, const uint32_t *a, const uint16_t 
 
 /* Columns of B, whose rows lie side by side, become pairs 32 rows at a time, in a buffer that
    stays in L1. */
-static void few_amx(int m, int64_t n, int64_t k, const void *a, const void *vb, int64_t b_rs,
-                    float *c, int64_t c_rs, bool add) {
+static void few_amx(dm_DType t, int m, int64_t n, int64_t k, const void *a, const void *vb,
+                    int64_t b_rs, float *c, int64_t c_rs, bool add) {
   const uint16_t *b = vb;
+  DM_UNUSED(t); /* bfloat16 */
   configure_rows(m);
   for (; n >= FEW_NR; n -= FEW_NR, b += FEW_NR, c += FEW_NR)
     few_columns(FEW_NR, k, a, b, b_rs, c, c_rs, add);

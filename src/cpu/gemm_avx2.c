@@ -6,6 +6,7 @@
    columns by masked loads and stores. Packing converts 16-bit elements with F16C, and turns
    8 x 8 blocks in registers where k is the contiguous dim. */
 #include "cpu/gemm_kernel.h"
+#include "cpu/transpose.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "base/half.h"
@@ -15,7 +16,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { MR = 6 };
+#define MR 6
 
 /* ---- register kernels --------------------------------------------------------- */
 
@@ -352,6 +353,14 @@ static void turned_f32(int m, int n, int64_t k, const void *a, int64_t a_rs, int
   }
 }
 
+typedef __m256 Wide_f32;
+typedef float WideAt_f32 __attribute__((vector_size(32), aligned(4), may_alias));
+#define WIDE 32
+#define LOW LOW_8
+#define HIGH HIGH_8
+#define MULTIPLY_ADD(s, x, b) _mm256_fmadd_ps(_mm256_set1_ps(x), (b), (s))
+#include "cpu/gemm_few.inc"
+
 /* ---- gathering floats ---------------------------------------------------------- */
 
 /* Eight lanes in one or two runs: the second starts at lane `cut`, and what
@@ -477,6 +486,10 @@ static const dm_Kernel avx2_f32 = {.type = DM_F32,
                                    .nr = 16,
                                    .tile = tile_f32,
                                    .turned = turned_f32,
+                                   .few = few_f32,
+                                   .few_low = FEW_LOW,
+                                   .few_rows = FEW_ROWS,
+                                   .few_nr = FEW_NR,
                                    .pack = pack_f32,
                                    .gather = gather_f32,
                                    .gather_t = gather_t_f32,
