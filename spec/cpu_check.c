@@ -327,11 +327,11 @@ static bool run_product(const Product *p, const void *bias, const void *c0, int6
         if (p->epilogue == DM_BIAS_PER_COL) want += get(p->tc, bias, j);
         if (p->epilogue == DM_BIAS_PER_ROW) want += get(p->tc, bias, i);
       }
-      const double tol = acc * ((double)p->k + 16) + fabs(want) * eps_of(p->tc) * 0.51 +
-                         1e-7 * (p->tc == DM_F16);
+      const double tol = acc * ((double)p->k + 16) * fmax(1, fabs(p->alpha)) +
+                         fabs(want) * eps_of(p->tc) * 0.51 + 1e-7 * (p->tc == DM_F16);
       const double got = get(p->tc, c[0], i * p->ldc + j);
       if (j >= p->n ? got != want : !(fabs(got - want) <= tol)) {
-        printf("  (%lld,%lld,%lld) at %lld,%lld: %g, wanted %g\n", (long long)p->m,
+        printf("  (%lld,%lld,%lld) at %lld,%lld: %.9g, wanted %.9g\n", (long long)p->m,
                (long long)p->n, (long long)p->k, (long long)i, (long long)j, got, want);
         ok = false;
       }
@@ -450,6 +450,35 @@ static void check_turned(const dm_Kernel *kn, int m) {
   free_array(a), free_array(b), free_array(rows), free_array(c0), free_array(c1);
 }
 
+/* Few rows times a matrix of a dtype where it lies: the bits of packed strips. */
+static void check_few(const dm_Kernel *kn, dm_DType from, int m) {
+  const int64_t n = 1 + below(150), k = 1 + below(100), b_rs = n + below(3),
+                c_rs = n + below(3);
+  const int64_t depth = dm_depth(kn, k), first = below(2);
+  char *const b = random_array(from, first + k * b_rs);
+  const char *const b_at = b + first * dm_dtype_size(from);
+  void *const a = random_array(from, m * k), *const panel = new_array(DM_F32, kn->mr * depth);
+  void *const strip = new_array(DM_F32, kn->nr * depth);
+  float *const c0 = random_array(DM_F32, m * c_rs), *const c1 = new_array(DM_F32, m * c_rs);
+  memcpy(c1, c0, (size_t)(m * c_rs) * sizeof *c1);
+  const bool add = below(2);
+  dm_pack_panels(kn, DM_A, from, a, k, 1, m, k, panel);
+  for (int64_t j = 0; j < n; j += kn->nr) {
+    const int width = (int)dm_min_i64(kn->nr, n - j);
+    const dm_Panels rows = dm_packed_panels(kn, panel, 0);
+    const dm_Strip columns = {strip, kn->nr, false};
+    const dm_Sums sums = {c0 + j, c_rs, add, NULL};
+    dm_pack_panels(kn, DM_B, from, b_at + j * dm_dtype_size(from), 1, b_rs, width, k, strip);
+    dm_tile_column(kn, m, width, depth, &rows, &columns, &sums, NULL);
+  }
+  kn->few(from, m, n, k, panel, b_at, b_rs, c1, c_rs, add);
+  check(guards_hold(DM_F32, m * c_rs, c1) &&
+            memcmp(c0, c1, (size_t)(m * c_rs) * sizeof *c1) == 0,
+        "kernel: few rows, where a matrix lies");
+  free_array(a), free_array(b), free_array(panel), free_array(strip), free_array(c0),
+      free_array(c1);
+}
+
 static void check_packing(const dm_Kernel *kn, const dm_Kernel *plain, dm_DType from) {
   const int width = below(2) ? kn->mr : kn->nr, n = 1 + (int)below(width);
   const int64_t k = 1 + below(40), size = k * width, gap = below(3);
@@ -538,7 +567,8 @@ static void check_variant(const dm_Kernel *(*kernel)(dm_DType)) {
       for (int n = 1; n <= kn->nr; n++)
         for (int round = 0; round < 3; round++) check_tile(kn, plain, m, n);
     for (int round = 0; round < 120; round++) {
-      if (kn->turned) check_turned(kn, 1 + round % DM_FEW_ROWS);
+      if (kn->turned) check_turned(kn, 1 + round % (int)dm_min_i64(DM_FEW_ROWS, kn->mr));
+      if (kn->few) check_few(kn, round / 8 % 2 ? DM_BF16 : DM_F32, 1 + round % kn->few_rows);
       check_packing(kn, plain, i == 0 ? from[round % 3] : DM_F64);
       check_gathers(kn, plain);
     }
@@ -659,6 +689,7 @@ static void check_pairs(const dm_Kernel *kn) {
     check_pair_packing(kn);
     check_joining(kn);
     check_pair_gathers(kn);
+    if (kn->few) check_few(kn, DM_BF16, 1 + round % kn->few_rows);
   }
 }
 

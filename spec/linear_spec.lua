@@ -206,12 +206,29 @@ describe("few rows of a batch", function()
     end
   end)
 
+  it("have NaN and infinities where the batch has them, and nowhere else", function()
+    for _, dtype in ipairs{"float32", "float64", "bfloat16", "float16"} do
+      for m = 1, 9 do
+        local x, w = dm.ones({80, 45}):to(dtype), dm.ones({45, 70}):to(dtype)
+        x[{m, 44}], w[{3, 5}], w[{45, 66}], w[{45, 70}] = 2, 0 / 0, math.huge, -math.huge
+        for _, matrix in ipairs{w, w:t():contiguous():t()} do
+          local few, whole = dm.matmul(x[{{1, m}}], matrix), dm.matmul(x, matrix)[{{1, m}}]
+          assert.is_true(dm.equal(few:isnan(), whole:isnan()))
+          assert.is_true(dm.equal(few:nan_to_num(), whole:nan_to_num()))
+          assert.equal(m, few:isnan():sum():item())
+          assert.equal(2 * m, few:isinf():sum():item())
+        end
+      end
+    end
+  end)
+
   -- Weights are read where they lie, not packed; up to 128 rows k is cut alike.
   it("have the bits of the whole batch, on the CPU", function()
     dm.manual_seed(6)
     for _, dtype in ipairs{"float32", "float64", "bfloat16", "float16"} do
       for _, size in ipairs{{1, 96, 640}, {2, 513, 250}, {3, 100, 37}, {4, 3, 1000}, {1, 17, 2500},
-        {5, 1100, 96}, {31, 17, 640}, {32, 100, 333}, {33, 64, 64}} do
+        {5, 1100, 96}, {6, 130, 2100}, {7, 65, 259}, {8, 333, 768}, {9, 190, 100}, {16, 257, 511},
+        {17, 64, 40}, {31, 17, 640}, {32, 100, 333}, {33, 64, 64}} do
         local m, n, k = table.unpack(size)
         local function random(...) return dm.randn({...}, {device = "cpu"}):to(dtype) end
         local x, w, bias = random(80, k), random(n, k), random(n)
@@ -220,6 +237,8 @@ describe("few rows of a batch", function()
         local what = ("%s %d x %d x %d"):format(dtype, m, n, k)
         assert.is_true(dm.equal(whole[{{1, m}}], few), what)
         assert.is_true(dm.equal(dm.matmul(x, w:t())[1], dm.matmul(w, x[1])), what)
+        local columns = w:t():contiguous()
+        assert.is_true(dm.equal(whole[{{1, m}}], dm.addmm(bias, x[{{1, m}}], columns)), what)
         local sums = dm.addmm(few, x[{{1, m}}], w:t(), {beta = 1}) -- adds to what the output holds
         assert.is_true(dm.equal(dm.addmm(whole, x, w:t(), {beta = 1})[{{1, m}}], sums), what)
         local gap = (few:double() - nn.functional.linear(x[{{1, m}}]:double(), w:double(),

@@ -1,6 +1,8 @@
 -- Text from GPT-2 of 124 million parameters, a token at a time: seconds of a token, beside PyTorch
 -- and beside the time in which the memory can be read that a token needs.
---   PYTHON=python3 scripts/run scripts/bench/generate.lua [--rounds 5] [--compile 1]
+--   PYTHON=python3 scripts/run scripts/bench/generate.lua [--rounds 5] [--compile 1] [--alone 1]
+-- --alone 1 gives either side one thread and counts its processor's time, which other work on the
+-- machine disturbs less.
 -- Both sides keep keys and values of the tokens read (PyTorch's cache is one tensor, its
 -- attention the fused one, its layers are nn.Linear), and take the likeliest token. After a prompt
 -- of 128 tokens each round makes 16 more, and forgets them. A token reads all weights once, and
@@ -9,13 +11,14 @@
 package.path = (arg[0]:match "^(.*)/" or ".") .. "/?.lua;" .. package.path
 local lib = require "lib"
 
-local o = lib.options { rounds = 5, compile = 0, prompt = 128, tokens = 16, layers = 12,
+local o = lib.options { rounds = 5, compile = 0, alone = 0, prompt = 128, tokens = 16, layers = 12,
   width = 768, vocabulary = 50257 }
 local GOAL = 0.85 -- of what the memory's speed allows
 
-local ours = lib.worker("demilune", "lua5.4 " .. lib.quote(lib.here .. "/generate_ours.lua"))
+local env = o.alone == 1 and "env BENCH_ALONE=1 OMP_NUM_THREADS=1 DEMILUNE_NUM_THREADS=1 " or ""
+local ours = lib.worker("demilune", env .. "lua5.4 " .. lib.quote(lib.here .. "/generate_ours.lua"))
 local python = os.getenv "PYTHON" or "python3"
-local peer = lib.worker("PyTorch", lib.quote(python) .. " "
+local peer = lib.worker("PyTorch", env .. lib.quote(python) .. " "
   .. lib.quote(lib.here .. "/generate_peer.py"))
 local about = peer:ask "about"
 lib.peer_version = about and about.version

@@ -13,9 +13,11 @@
    16-bit C, or where alpha or beta are neither 0 nor 1, they pass through a buffer and are
    scaled, biased and rounded once (dm_epilogue_row).
 
-   Few rows of A use each element of B once or a few times, less often than packing pays for.
-   Where the depth of B is contiguous, as a layer's weights have it, the kernel turns blocks of
-   B in registers (sum_turned), or takes the columns of B as the rows of a tile (sum_swapped).
+   Few rows of A use each element of B once or a few times, less often than packing pays for:
+   they wait for memory, and tiles are columns of B over all of its depth. Where the depth of B
+   is contiguous, as a layer's weights have it, the kernel turns blocks of B in registers
+   (sum_in_place), or takes the columns of B as the rows of a tile (sum_swapped). Where columns
+   are contiguous it widens them in registers, or joins a few rows to pairs at a time (sum_few).
 
    Where C is small and k is long, as in gradients of weights, k is cut too, into parts that
    have sums of their own and are added in order. Each element of C is a sum in order of k,
@@ -51,6 +53,7 @@ enum {
   DIRECT_PANELS = 4           /* panels of A that pay for no packing of B */
 };
 static const int64_t TASK_WORK = 1 << 18;  /* multiply-adds worth a task */
+static const int64_t FEW_TASK = 1 << 17;   /* elements of B worth a task, for few rows */
 static const int64_t SPLIT_SUMS = 4 << 20; /* most elements of all parts */
 
 /* One call: the operands, and the plan that run() makes from their shapes. */
@@ -65,14 +68,19 @@ typedef struct Gemm {
   dm_BiasAxis bias_axis;
   dm_Epilogue epilogue;
   bool direct_a, direct_b; /* the kernel reads the matrix where it lies */
-  bool turned;             /* both, and turns blocks of b, whose depth is contiguous */
-  bool swapped;            /* tiles take few rows of a as columns, and b's columns as rows */
-  bool staged;             /* sums reach C through a buffer */
+  bool in_place; /* both, with few rows of a; blocks of b are turned where its depth is
+                    contiguous */
+  bool swapped;  /* tiles take few rows of a as columns, and b's columns as rows */
+  bool few;      /* the kernel multiplies few packed rows of a with b where it lies */
+  bool staged;   /* sums reach C through a buffer */
   int64_t tile_m, tile_n, n_tile_m, n_tile_n;
   int64_t kc, part_k, n_part; /* depth of a block, of a part */
   char *parts;                /* (n_part, m, n) sums, when n_part > 1 */
   atomic_bool failed;
 } Gemm;
+
+/* Whether one of the ways for few rows of a is taken. */
+static bool has_few_rows(const Gemm *g) { return g->in_place || g->swapped || g->few; }
 
 /* One tile of one part of one product. */
 typedef struct Tile {
@@ -97,11 +105,11 @@ typedef struct Buffers {
    empty. False without memory. */
 static bool get_buffers(const Gemm *g, Buffers *buf) {
   const int64_t kc = dm_depth(g->kn, g->kc), mr = g->kn->mr, nr = g->kn->nr;
-  const int64_t n_a = g->direct_a  ? 0
-                      : g->swapped ? mr * kc
-                                   : dm_ceil_div(g->tile_m, mr) * mr * kc;
+  const int64_t n_a = g->direct_a            ? 0
+                      : g->swapped || g->few ? mr * dm_depth(g->kn, g->part_k)
+                                             : dm_ceil_div(g->tile_m, mr) * mr * kc;
   const int64_t n_b = g->direct_b  ? 0
-                      : g->swapped ? nr * (dm_depth(g->kn, g->part_k) + kc)
+                      : g->swapped ? nr * dm_depth(g->kn, g->part_k)
                                    : GROUP * nr * kc;
   const int64_t n_sums = g->staged ? g->tile_m * (g->tile_n + APART) : 0;
   *buf = (Buffers){NULL, NULL, NULL};
@@ -172,13 +180,15 @@ static void zero_rows(char *out, int64_t m, int64_t n_bytes, int64_t rs_bytes) {
 }
 
 /* The sums of a tile of few rows over its depth: a strip of columns is read along all of it. */
-static void sum_turned(const Gemm *g, const Tile *t, char *out, int64_t out_rs, bool add) {
+static void sum_in_place(const Gemm *g, const Tile *t, char *out, int64_t out_rs, bool add) {
   const int64_t nr = g->kn->nr;
   for (int64_t j = 0; j < t->n; j += nr)
     for (int64_t k = t->k0; k < t->k1; k += g->kc) {
       const bool is_first = k == t->k0;
-      const dm_Panels a = {mat_at(&g->a, t->a, t->i, k), 0, g->a.rs, g->a.cs};
-      const dm_Strip strip = {mat_at(&g->b, t->b, k, t->j + j), g->b.cs, true};
+      const dm_Panels a = {mat_at(&g->a, t->a, t->i, k), g->kn->mr * g->a.rs, g->a.rs, g->a.cs};
+      const bool is_turned = g->b.cs != 1;
+      const dm_Strip strip = {mat_at(&g->b, t->b, k, t->j + j), is_turned ? g->b.cs : g->b.rs,
+                              is_turned};
       dm_Prologue prologue = t->prologue;
       if (prologue.at) prologue.at = (const char *)prologue.at + j * prologue.col * g->es;
       const dm_Sums sums = {out + j * g->es, out_rs, add || !is_first,
@@ -191,12 +201,14 @@ static void sum_turned(const Gemm *g, const Tile *t, char *out, int64_t out_rs, 
 /* 32 or fewer columns of b, j to j + n - 1 of the tile, as rows for the kernel's tiles: where
    they lie, or packed at the end of the matrix. */
 static dm_Panels columns_as_rows(const Gemm *g, const Tile *t, const Buffers *buf, int64_t j,
-                                 int64_t n, int64_t k, int64_t kc) {
+                                 int64_t n) {
   const dm_Kernel *const kn = g->kn;
-  const char *const at = mat_at(&g->b, t->b, k, t->j + j);
-  if (n == kn->mr && kc % dm_depth_unit(kn) == 0 && g->b.cs % 2 == 0 && (uintptr_t)at % 4 == 0)
+  const int64_t depth = t->k1 - t->k0;
+  const char *const at = mat_at(&g->b, t->b, t->k0, t->j + j);
+  if (n == kn->mr && depth % dm_depth_unit(kn) == 0 && g->b.cs % 2 == 0 &&
+      (uintptr_t)at % 4 == 0)
     return (dm_Panels){at, 0, g->b.cs / 2, 1};
-  dm_pack_panels(kn, DM_A, g->b.dtype, at, g->b.cs, 1, n, kc, buf->a);
+  dm_pack_panels(kn, DM_A, g->b.dtype, at, g->b.cs, 1, n, depth, buf->a);
   return dm_packed_panels(kn, buf->a, 0);
 }
 
@@ -205,13 +217,12 @@ static dm_Panels columns_as_rows(const Gemm *g, const Tile *t, const Buffers *bu
 static void sum_swapped(const Gemm *g, const Tile *t, const Buffers *buf, float *out,
                         int64_t out_rs, bool add) {
   const dm_Kernel *const kn = g->kn;
-  const int64_t nr = kn->nr, block = nr * dm_depth(kn, g->kc) * g->es;
+  const int64_t nr = kn->nr, depth = t->k1 - t->k0;
+  const int width = t->m <= nr / 2 ? (int)nr / 2 : (int)nr;
   const dm_Prologue *const first = t->prologue.at ? &t->prologue : NULL;
-  float sums[DM_MOST_NR * DM_MOST_NR];
-  char *strip = buf->b;
-  for (int64_t k = t->k0; k < t->k1; k += g->kc, strip += block)
-    dm_pack_panels(kn, DM_B, g->a.dtype, mat_at(&g->a, t->a, t->i, k), g->a.rs, g->a.cs, t->m,
-                   dm_min_i64(g->kc, t->k1 - k), strip);
+  float sums[DM_MOST_NR * DM_MOST_NR] = {0};
+  dm_pack_panels(kn, DM_B, g->a.dtype, mat_at(&g->a, t->a, t->i, t->k0), g->a.rs, g->a.cs, t->m,
+                 depth, buf->b);
   for (int64_t j = 0; j < t->n; j += kn->mr) {
     const int64_t n = dm_min_i64(kn->mr, t->n - j);
     for (int64_t r = 0; (add || first) && r < n; r++)
@@ -219,16 +230,30 @@ static void sum_swapped(const Gemm *g, const Tile *t, const Buffers *buf, float 
         sums[r * nr + i] =
             first ? ((const float *)first->at)[i * first->row + (j + r) * first->col]
                   : out[i * out_rs + j + r];
-    strip = buf->b;
-    for (int64_t k = t->k0; k < t->k1; k += g->kc, strip += block) {
-      const int64_t kc = dm_min_i64(g->kc, t->k1 - k);
-      const dm_Panels rows = columns_as_rows(g, t, buf, j, n, k, kc);
-      const dm_Strip columns = {strip, nr, false};
-      const dm_Sums to = {sums, nr, add || first || k > t->k0, NULL};
-      dm_tile_column(kn, n, (int)t->m, dm_depth(kn, kc), &rows, &columns, &to, NULL);
-    }
+    const dm_Panels rows = columns_as_rows(g, t, buf, j, n);
+    const dm_Strip columns = {buf->b, nr, false};
+    const dm_Sums to = {sums, nr, add || first, NULL};
+    dm_tile_column(kn, n, width, dm_depth(kn, depth), &rows, &columns, &to, NULL);
     for (int64_t i = 0; i < t->m; i++)
       for (int64_t r = 0; r < n; r++) out[i * out_rs + j + r] = sums[r * nr + i];
+  }
+}
+
+/* out (m, n) = [out or prologue +] the sums of few rows, which are packed once; b is read where
+   it lies. */
+static void sum_few(const Gemm *g, const Tile *t, const Buffers *buf, float *out,
+                    int64_t out_rs, bool add) {
+  const dm_Prologue *const first = t->prologue.at ? &t->prologue : NULL;
+  const int64_t step = g->kn->tiles ? g->part_k : g->kc; /* tiles go on from what c holds */
+  for (int64_t i = 0; first && i < t->m; i++)
+    for (int64_t j = 0; j < t->n; j++)
+      out[i * out_rs + j] = ((const float *)first->at)[i * first->row + j * first->col];
+  for (int64_t k = t->k0; k < t->k1; k += step, add = true) {
+    const int64_t depth = dm_min_i64(step, t->k1 - k);
+    dm_pack_panels(g->kn, DM_A, g->a.dtype, mat_at(&g->a, t->a, t->i, k), g->a.rs, g->a.cs,
+                   t->m, depth, buf->a);
+    g->kn->few(g->b.dtype, (int)t->m, t->n, depth, buf->a, mat_at(&g->b, t->b, k, t->j),
+               g->b.rs, out, out_rs, add || first);
   }
 }
 
@@ -236,9 +261,9 @@ static void sum_swapped(const Gemm *g, const Tile *t, const Buffers *buf, float 
 static void sum_tile(const Gemm *g, const Tile *t, const Buffers *buf, char *out,
                      int64_t out_rs, bool add) {
   if (t->k0 == t->k1 && !add) zero_rows(out, t->m, t->n * g->es, out_rs * g->es);
-  if (g->turned || g->swapped) {
-    if (g->turned) sum_turned(g, t, out, out_rs, add);
-    else sum_swapped(g, t, buf, (float *)(void *)out, out_rs, add);
+  if (has_few_rows(g)) {
+    if (g->in_place) sum_in_place(g, t, out, out_rs, add);
+    else (g->few ? sum_few : sum_swapped)(g, t, buf, (float *)(void *)out, out_rs, add);
     return;
   }
   for (int64_t k = t->k0; k < t->k1; k += g->kc) {
@@ -396,6 +421,14 @@ static void plan_tiles(Gemm *g) {
   }
 }
 
+/* Few rows wait for b: tiles are columns of b, few enough to balance threads. */
+static void plan_columns(Gemm *g) {
+  const int64_t unit = g->few ? g->kn->few_nr : g->swapped ? g->kn->mr : g->kn->nr;
+  g->tile_m = g->few ? dm_even_part(g->m, g->kn->few_rows, 1) : g->m;
+  g->tile_n =
+      dm_even_part(g->n, dm_min_i64(TILE_N, FEW_TASK / dm_max_i64(1, g->part_k) + unit), unit);
+}
+
 /* Whether few rows of a can read b, whose depth is contiguous, without packing: can_turn by a
    kernel that turns blocks of it, can_swap by tiles that take its columns as rows. */
 static bool can_turn(const dm_Kernel *kn, const dm_Mat *a, const dm_Mat *b) {
@@ -411,9 +444,13 @@ static void plan_direct(Gemm *g) {
   g->direct_a = g->a.dtype == type && (small || g->n <= 2 * g->kn->nr);
   g->direct_b =
       g->b.dtype == type && g->b.cs == 1 && (small || g->m <= DIRECT_PANELS * g->kn->mr);
-  g->turned = g->m <= DM_FEW_ROWS && g->b.cs != 1 && can_turn(g->kn, &g->a, &g->b);
-  if (g->turned) g->direct_a = g->direct_b = true;
+  g->in_place = g->m <= DM_FEW_ROWS && (g->b.cs == 1 ? g->direct_b && g->a.dtype == type
+                                                     : can_turn(g->kn, &g->a, &g->b));
+  if (g->in_place) g->direct_a = g->direct_b = true;
   g->swapped = g->m <= g->kn->nr && g->b.cs != 1 && can_swap(g->kn, &g->b);
+  g->few = g->kn->few && g->m <= dm_max_i64(DM_FEW_ROWS, g->kn->few_rows) && g->b.cs == 1 &&
+           (g->kn->pairs || g->b.dtype == type || g->b.dtype == g->kn->few_low);
+  if (g->few) g->direct_b = true, g->direct_a = g->in_place = false;
 }
 
 /* The kernel for both operands' dtype, or that of the compute type where they differ or k is
@@ -455,7 +492,8 @@ static dm_status run(Gemm *g) {
   g->staged = g->n_part == 1 && (g->epilogue.c_dtype != g->kn->type || g->epilogue.alpha != 1 ||
                                  (g->epilogue.beta != 0 && g->epilogue.beta != 1));
   plan_direct(g);
-  plan_tiles(g);
+  if (has_few_rows(g)) plan_columns(g);
+  else plan_tiles(g);
   g->n_tile_m = dm_ceil_div(g->m, g->tile_m);
   g->n_tile_n = dm_ceil_div(g->n, g->tile_n);
   if (g->n_part > 1) {
@@ -463,7 +501,8 @@ static dm_status run(Gemm *g) {
     if (!g->parts) goto no_memory;
   }
   const int64_t work = g->tile_m * g->tile_n * g->part_k + 1;
-  const int64_t grain = dm_max_i64(1, TASK_WORK / work);
+  const bool few = has_few_rows(g);
+  const int64_t grain = dm_max_i64(1, (few ? FEW_TASK : TASK_WORK) / work);
   dm_parallel_for(g->n_batch * g->n_part * g->n_tile_m * g->n_tile_n, grain, run_tasks, g);
   if (atomic_load(&g->failed)) goto no_memory;
   if (g->n_part > 1) {

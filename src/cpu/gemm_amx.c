@@ -14,26 +14,37 @@
    sums count as 0. The checks compile this file with DM_EMULATE, in float32 arithmetic, for
    processors without tiles. */
 #include "cpu/gemm_kernel.h"
+#include "cpu/pairs.h"
 
 #if defined(__AMX_BF16__) || defined(DM_EMULATE)
 #include <string.h>
 
-enum { MR = 32, NR = 32, ROWS = 16, PAIRS = 16, BLOCK = MR * PAIRS };
+enum { MR = 32, NR = 32, ROWS = 16, PAIRS = 16, BLOCK = MR * PAIRS, FEW_NR = 64 };
 _Static_assert((int)PAIRS == (int)DM_TILE_PAIRS, "the depth of a tile");
 
 /* ---- tiles ------------------------------------------------------------------------ */
+
+/* The layout of Intel's manual: palette 1, whose tiles have up to 16 rows of 64 bytes. */
+typedef struct Config {
+  uint8_t palette, start_row, reserved[14];
+  uint16_t bytes[16]; /* of a row */
+  uint8_t rows[16];
+} Config;
 
 /* Sums are tiles 0 to 3, A tiles 4 and 5, B tiles 6 and 7. */
 #if defined(DM_EMULATE)
 #include "base/half.h"
 
 static _Thread_local uint32_t tiles[8][ROWS][PAIRS];
+static _Thread_local Config config;
 
 static void load_rows(int tile, const char *from, int64_t step) {
-  for (int i = 0; i < ROWS; i++) memcpy(tiles[tile][i], from + i * step, sizeof tiles[tile][i]);
+  for (int i = 0; i < config.rows[tile]; i++)
+    memcpy(tiles[tile][i], from + i * step, sizeof tiles[tile][i]);
 }
 static void store_rows(int tile, char *to, int64_t step) {
-  for (int i = 0; i < ROWS; i++) memcpy(to + i * step, tiles[tile][i], sizeof tiles[tile][i]);
+  for (int i = 0; i < config.rows[tile]; i++)
+    memcpy(to + i * step, tiles[tile][i], sizeof tiles[tile][i]);
 }
 
 /* A subnormal number is 0. */
@@ -42,7 +53,7 @@ static float low(uint32_t x) { return flushed(x << 16); }
 static float high(uint32_t x) { return flushed(x & 0xffff0000u); }
 
 static void multiply_tiles(int c, int a, int b) {
-  for (int i = 0; i < ROWS; i++)
+  for (int i = 0; i < config.rows[c]; i++)
     for (int j = 0; j < PAIRS; j++) {
       float even = 0, odd = 0;
       for (int p = 0; p < PAIRS; p++) {
@@ -52,7 +63,8 @@ static void multiply_tiles(int c, int a, int b) {
       tiles[c][i][j] = dm_f32_to_bits(dm_bits_to_f32(tiles[c][i][j]) + (even + odd));
     }
 }
-static void configure(bool on) { DM_UNUSED(on); }
+static void load_config(const Config *c) { config = *c; }
+static void release(void) { config = (Config){0}; }
 #define CLEAR(TILE) memset(tiles[TILE], 0, sizeof tiles[TILE])
 #define LOAD(TILE, FROM, STEP) load_rows(TILE, (const char *)(FROM), STEP)
 #define STORE(TILE, TO, STEP) store_rows(TILE, (char *)(TO), STEP)
@@ -60,24 +72,26 @@ static void configure(bool on) { DM_UNUSED(on); }
 #else
 #include <immintrin.h>
 
-/* The layout of Intel's manual: palette 1, whose tiles have up to 16 rows of 64 bytes. */
-typedef struct Config {
-  uint8_t palette, start_row, reserved[14];
-  uint16_t bytes[16]; /* of a row */
-  uint8_t rows[16];
-} Config;
-static const Config config = {.palette = 1,
-                              .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-                              .rows = {ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS}};
-static void configure(bool on) {
-  if (on) _tile_loadconfig(&config);
-  else _tile_release(); /* the system need not save tiles that hold nothing */
-}
+static void load_config(const Config *c) { _tile_loadconfig(c); }
+static void release(void) { _tile_release(); }
 #define CLEAR(TILE) _tile_zero(TILE)
 #define LOAD(TILE, FROM, STEP) _tile_loadd(TILE, FROM, STEP)
 #define STORE(TILE, TO, STEP) _tile_stored(TILE, TO, STEP)
 #define MULTIPLY(C, A, B) _tile_dpbf16ps(C, A, B)
 #endif
+
+/* Tiles of A and of sums have so many rows. */
+static void configure_rows(int m) {
+  const uint8_t rows = (uint8_t)m;
+  const Config c = {.palette = 1,
+                    .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                    .rows = {rows, rows, rows, rows, rows, rows, ROWS, ROWS}};
+  load_config(&c);
+}
+static void configure(bool on) {
+  if (on) configure_rows(ROWS);
+  else release(); /* the system need not save tiles that hold nothing */
+}
 
 /* ---- the kernel --------------------------------------------------------------------- */
 
@@ -136,6 +150,32 @@ static void upper_half(int64_t k, const uint32_t *a, int64_t a_rs, int64_t a_cs,
   STORE(1, c + PAIRS, c_step);
 }
 
+/* The left 32 x 16 sums alone. Where A is a matrix that lies in memory, the rows behind these,
+   which come next, are prefetched. */
+static void left_half(int64_t k, const uint32_t *a, int64_t a_rs, int64_t a_cs,
+                      const uint32_t *b, int64_t b_rs, float *c, int64_t c_rs, bool add) {
+  const int64_t a_step = a_rs * 4, b_step = b_rs * 4, c_step = c_rs * 4;
+  const uint32_t *const lower_a = a + ROWS * a_rs;
+  float *const lower_c = c + ROWS * c_rs;
+  if (add) {
+    LOAD(0, c, c_step);
+    LOAD(2, lower_c, c_step);
+  } else {
+    CLEAR(0);
+    CLEAR(2);
+  }
+  for (int64_t p = 0; p < k; p += PAIRS) {
+    for (int i = 0; a_cs == 1 && i < MR; i++) __builtin_prefetch(a + (MR + i) * a_rs + p, 0, 2);
+    LOAD(6, b + p * b_rs, b_step);
+    LOAD(4, a + p * a_cs, a_step);
+    MULTIPLY(0, 4, 6);
+    LOAD(5, lower_a + p * a_cs, a_step);
+    MULTIPLY(2, 5, 6);
+  }
+  STORE(0, c, c_step);
+  STORE(2, lower_c, c_step);
+}
+
 /* Sums of fewer rows or columns pass through a buffer. */
 static void tile_amx(int m, int n, int64_t k, const void *a, int64_t a_rs, int64_t a_cs,
                      const void *b, int64_t b_rs, void *vc, int64_t c_rs, bool add) {
@@ -144,6 +184,8 @@ static void tile_amx(int m, int n, int64_t k, const void *a, int64_t a_rs, int64
     whole_tile(k, a, a_rs, a_cs, b, b_rs, c, c_rs, add);
   } else if (m == ROWS && n == NR) {
     upper_half(k, a, a_rs, a_cs, b, b_rs, c, c_rs, add);
+  } else if (m == MR && n == PAIRS) {
+    left_half(k, a, a_rs, a_cs, b, b_rs, c, c_rs, add);
   } else {
     float sums[MR * NR] = {0};
     const size_t row = (size_t)n * sizeof *sums;
@@ -151,6 +193,87 @@ static void tile_amx(int m, int n, int64_t k, const void *a, int64_t a_rs, int64
     (m > ROWS ? whole_tile : upper_half)(k, a, a_rs, a_cs, b, b_rs, sums, NR, add);
     for (int i = 0; i < m; i++) memcpy(c + i * c_rs, sums + i * NR, row);
   }
+}
+
+/* ---- few rows of A ------------------------------------------------------------------ */
+
+/* n_row <= 32 rows of n <= 64 columns of B become 16 rows of pairs, with zeros around them. */
+static void join_edge(const uint16_t *b, int64_t b_rs, int64_t n_row, int64_t n,
+                      uint32_t *pairs) {
+  uint16_t rows[2 * PAIRS][FEW_NR] = {{0}};
+  for (int64_t i = 0; i < n_row; i++) memcpy(rows[i], b + i * b_rs, (size_t)n * sizeof **rows);
+  for (int p = 0; p < PAIRS; p++)
+    for (int j = 0; j < FEW_NR; j += DM_JOINED)
+      dm_join_rows(rows[2 * p] + j, rows[2 * p + 1] + j, pairs + p * FEW_NR + j);
+}
+
+/* The same of all of 32 rows and 64 columns. The block that comes next, `to_next` elements on,
+   is prefetched: rows are pages apart, where no processor does. Into L2, because rows apart by
+   a power of 2 have few lines in L1. */
+static void join_block(const uint16_t *b, int64_t b_rs, int64_t to_next, uint32_t *pairs) {
+  enum { LINE = 32 }; /* elements */
+  for (int p = 0; p < PAIRS; p++, b += 2 * b_rs, pairs += FEW_NR) {
+    const uint16_t *const next = b + to_next;
+    __builtin_prefetch(next, 0, 2);
+    __builtin_prefetch(next + LINE, 0, 2);
+    __builtin_prefetch(next + b_rs, 0, 2);
+    __builtin_prefetch(next + b_rs + LINE, 0, 2);
+    for (int j = 0; j < FEW_NR; j += DM_JOINED) dm_join_rows(b + j, b + b_rs + j, pairs + j);
+  }
+}
+
+/* c (m,64) = [c +] a b for n <= 64 columns of b. */
+static void few_columns(int64_t n, int64_t k, const uint32_t *a, const uint16_t *b,
+                        int64_t b_rs, float *c, int64_t c_rs, bool add) {
+  enum { DEPTH = 2 * PAIRS, STEP = FEW_NR * 4 };
+  _Alignas(64) uint32_t pairs[PAIRS * FEW_NR];
+  const int64_t step = c_rs * 4, next_columns = FEW_NR - (k - 1) / DEPTH * DEPTH * b_rs;
+  CLEAR(0);
+  CLEAR(1);
+  CLEAR(2);
+  CLEAR(3);
+  if (add) {
+    LOAD(0, c, step);
+    LOAD(1, c + PAIRS, step);
+    LOAD(2, c + 2 * PAIRS, step);
+    LOAD(3, c + 3 * PAIRS, step);
+  }
+  for (int64_t p = 0; p < k; p += DEPTH, a += BLOCK, b += DEPTH * b_rs) {
+    if (n < FEW_NR || p + DEPTH > k) join_edge(b, b_rs, dm_min_i64(DEPTH, k - p), n, pairs);
+    else join_block(b, b_rs, p + DEPTH < k ? DEPTH * b_rs : next_columns, pairs);
+    LOAD(4, a, PAIRS * 4);
+    LOAD(6, pairs, STEP);
+    MULTIPLY(0, 4, 6);
+    LOAD(7, pairs + PAIRS, STEP);
+    MULTIPLY(1, 4, 7);
+    LOAD(6, pairs + 2 * PAIRS, STEP);
+    MULTIPLY(2, 4, 6);
+    LOAD(7, pairs + 3 * PAIRS, STEP);
+    MULTIPLY(3, 4, 7);
+  }
+  STORE(0, c, step);
+  STORE(1, c + PAIRS, step);
+  STORE(2, c + 2 * PAIRS, step);
+  STORE(3, c + 3 * PAIRS, step);
+}
+
+/* Columns of B, whose rows lie side by side, become pairs 32 rows at a time, in a buffer that
+   stays in L1. */
+static void few_amx(dm_DType t, int m, int64_t n, int64_t k, const void *a, const void *vb,
+                    int64_t b_rs, float *c, int64_t c_rs, bool add) {
+  const uint16_t *b = vb;
+  DM_UNUSED(t); /* bfloat16 */
+  configure_rows(m);
+  for (; n >= FEW_NR; n -= FEW_NR, b += FEW_NR, c += FEW_NR)
+    few_columns(FEW_NR, k, a, b, b_rs, c, c_rs, add);
+  if (n > 0) {
+    float sums[ROWS * FEW_NR] = {0};
+    const size_t row = (size_t)n * sizeof *sums;
+    for (int i = 0; add && i < m; i++) memcpy(sums + i * FEW_NR, c + i * c_rs, row);
+    few_columns(n, k, a, b, b_rs, sums, FEW_NR, add);
+    for (int i = 0; i < m; i++) memcpy(c + i * c_rs, sums + i * FEW_NR, row);
+  }
+  release();
 }
 
 /* ---- packing -------------------------------------------------------------------------- */
@@ -227,6 +350,9 @@ static const dm_Kernel amx = {.type = DM_F32,
                               .mr = MR,
                               .nr = NR,
                               .tile = tile_amx,
+                              .few = few_amx,
+                              .few_rows = ROWS,
+                              .few_nr = FEW_NR,
                               .pack = pack_b,
                               .pack_a = pack_a,
                               .gather = gather_b,

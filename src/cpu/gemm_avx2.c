@@ -6,6 +6,7 @@
    columns by masked loads and stores. Packing converts 16-bit elements with F16C, and turns
    8 x 8 blocks in registers where k is the contiguous dim. */
 #include "cpu/gemm_kernel.h"
+#include "cpu/transpose.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "base/half.h"
@@ -15,7 +16,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { MR = 6 };
+#define MR 6
 
 /* ---- register kernels --------------------------------------------------------- */
 
@@ -309,8 +310,11 @@ INLINE void turned_columns(int m, int n_lane, int64_t k, const float *a, int64_t
   int64_t p = 0;
   for (int i = 0; i < m; i++) s[i] = _mm256_setzero_ps();
   for (; p + 8 <= k; p += 8, a += 8 * a_cs) {
-    for (int l = 0; l < 8; l++)
-      r[l] = _mm256_loadu_ps(b + dm_min_i64(l, n_lane - 1) * b_cs + p);
+    for (int l = 0; l < 8; l++) {
+      const float *const column = b + dm_min_i64(l, n_lane - 1) * b_cs + p;
+      __builtin_prefetch(column + 8 * b_cs, 0, 2);
+      r[l] = _mm256_loadu_ps(column);
+    }
     transpose8(r);
     for (int q = 0; q < 8; q++)
       for (int i = 0; i < m; i++)
@@ -334,12 +338,28 @@ static void turned_f32(int m, int n, int64_t k, const void *a, int64_t a_rs, int
   float *c = vc;
   for (; n > 0; n -= 8, b += 8 * b_cs, c += 8) {
     const int n_lane = n < 8 ? n : 8;
-    if (m == 1) turned_columns(1, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add);
-    else if (m == 2) turned_columns(2, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add);
-    else if (m == 3) turned_columns(3, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add);
-    else turned_columns(4, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add);
+    switch (m) {
+#define ROWS(M) \
+  case M: turned_columns(M, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add); break;
+      ROWS(1)
+      ROWS(2)
+      ROWS(3)
+      ROWS(4)
+      ROWS(5)
+      ROWS(6)
+#undef ROWS
+    default: break;
+    }
   }
 }
+
+typedef __m256 Wide_f32;
+typedef float WideAt_f32 __attribute__((vector_size(32), aligned(4), may_alias));
+#define WIDE 32
+#define LOW LOW_8
+#define HIGH HIGH_8
+#define MULTIPLY_ADD(s, x, b) _mm256_fmadd_ps(_mm256_set1_ps(x), (b), (s))
+#include "cpu/gemm_few.inc"
 
 /* ---- gathering floats ---------------------------------------------------------- */
 
@@ -466,6 +486,10 @@ static const dm_Kernel avx2_f32 = {.type = DM_F32,
                                    .nr = 16,
                                    .tile = tile_f32,
                                    .turned = turned_f32,
+                                   .few = few_f32,
+                                   .few_low = FEW_LOW,
+                                   .few_rows = FEW_ROWS,
+                                   .few_nr = FEW_NR,
                                    .pack = pack_f32,
                                    .gather = gather_f32,
                                    .gather_t = gather_t_f32,

@@ -31,7 +31,13 @@ typedef void dm_TileFn(int m, int n, int64_t k, const void *a, int64_t a_rs, int
    packing what few rows use; each sum has the bits of dm_TileFn's. */
 typedef void dm_TurnedFn(int m, int n, int64_t k, const void *a, int64_t a_rs, int64_t a_cs,
                          const void *b, int64_t b_cs, void *c, int64_t c_rs, bool add);
-enum { DM_FEW_ROWS = 4 };
+enum { DM_FEW_ROWS = 8 };
+
+/* c (m,n) = [c +] a b for m <= few_rows, any n, and a b (k,n) that is read where it lies:
+   element (p,j), of bfloat16 or, unless the kernel is of pairs, of float32, is b[p*b_rs + j]. a
+   is one panel as packed. Each sum has the bits of dm_TileFn's. */
+typedef void dm_FewFn(dm_DType t, int m, int64_t n, int64_t k, const void *a, const void *b,
+                      int64_t b_rs, float *c, int64_t c_rs, bool add);
 
 /* dst[k*width + l] = src(l,k), l < n_lane <= width, at src + l*ls + k*ks
    elements of dtype t. Lanes from n_lane on may come to hold anything. */
@@ -70,6 +76,9 @@ typedef struct dm_Kernel {
   int mr, nr;    /* at most DM_MOST_NR */
   dm_TileFn *tile;
   dm_TurnedFn *turned; /* NULL: there is none */
+  dm_FewFn *few;       /* NULL: there is none */
+  dm_DType few_low;
+  int few_rows, few_nr; /* columns are best a multiple of few_nr */
   dm_PackFn *pack;
   dm_GatherFn *gather, *gather_t;
   dm_StencilFn *stencil;
