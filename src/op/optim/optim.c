@@ -547,9 +547,6 @@ dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor *sc
   return DM_OK;
 }
 
-/* Notes the outcome of a step in the scaler's history without reading the device:
-   `updates` is the number of update() calls so far, so the step belongs to the next
-   one. */
 static dm_status check_note(Check *c, const dm_Tensor *history, const dm_Tensor *where) {
   DM_TRY(check_record(c, "history", history, DM_AMP_FIELDS));
   return check_record(c, "where", where, 2);
@@ -563,6 +560,9 @@ static void note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor
   history->storage->version++;
 }
 
+/* Notes the outcome of a step in the scaler's history without reading the device:
+   `updates` is the number of update() calls so far, so the step belongs to the next
+   one. */
 dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,
                       const dm_Tensor *updates) {
   Check c = {"step", NULL};
