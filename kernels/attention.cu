@@ -23,6 +23,7 @@
 #include "kernels/own.cuh"
 #include "kernels/plans.h"
 #include "kernels/reduce.cuh"
+#include "kernels/vector.cuh"
 
 extern "C" {
 #include "op/random/random.h"
@@ -70,28 +71,46 @@ static __device__ inline int64_t offset_of(const Attention<C> &p, const Operand 
 }
 
 /* One matrix (n_row, n_column) of an operand as a tile loader sees it: reads outside give 0,
-   so that tiles at the edges need no code of their own. T is dm_Low for all of 16 bits. */
-template <class C, class T> struct Panel {
-  const T *data;
-  int64_t row, column;
+   so that tiles at the edges need no code of their own. The operands of float64 are all of it;
+   others are float32 or of 16 bits, which the kernel learns at run time. */
+template <class C> struct Panel {
+  const void *data;
+  int64_t first, row, column;
   int n_row, n_column, dtype;
   bool runs;
 
   __device__ Panel(const Attention<C> &p, const Operand &o, int64_t batch, int n, int m)
-      : data((const T *)o.data + offset_of(p, o, batch)), row(o.row), column(o.column),
-        n_row(n), n_column(m), dtype(o.dtype), runs(o.runs) {}
-  /* Reads element (i, j) and its three neighbours to the right. */
-  __device__ dm_Run<T, 4> read(int i, int j) const {
-    const T *at = data + i * row + j * column;
+      : data(o.data), first(offset_of(p, o, batch)), row(o.row), column(o.column), n_row(n),
+        n_column(m), dtype(o.dtype), runs(o.runs) {}
+  __device__ bool is_low() const { return sizeof(C) == 4 && dtype != DM_F32; }
+  template <class T> __device__ dm_Run<T, 4> read_as(int i, int j) const {
+    const T *at = (const T *)data + first + i * row + j * column;
     if (runs && i < n_row && j + 4 <= n_column) return *(const dm_Run<T, 4> *)at;
     dm_Run<T, 4> run;
     for (int n = 0; n < 4; n++) run.v[n] = i < n_row && j + n < n_column ? at[n * column] : T{};
     return run;
   }
-  /* Converts four elements to the compute type. */
-  __device__ Quad<C> widen(const dm_Run<T, 4> &run) const {
-    Quad<C> quad;
-    dm_widen_all(dtype, run, quad.v);
+  /* Reads element (i, j) and its three neighbours to the right as they are. */
+  __device__ Quad<C> read(int i, int j) const {
+    Quad<C> raw = {};
+    if (is_low()) {
+      const dm_Run<dm_Low, 4> run = read_as<dm_Low>(i, j);
+      memcpy(&raw, &run, sizeof run);
+    } else {
+      const dm_Run<C, 4> run = read_as<C>(i, j);
+      memcpy(&raw, &run, sizeof run);
+    }
+    return raw;
+  }
+  /* Converts what was read to the compute type. */
+  __device__ Quad<C> widen(const Quad<C> &raw) const {
+    Quad<C> quad = raw;
+    if constexpr (sizeof(C) == 4)
+      if (is_low()) {
+        dm_Run<dm_Low, 4> run;
+        memcpy(&run, &raw, sizeof run);
+        dm_widen_all(dtype, run, quad.v);
+      }
     return quad;
   }
 };
@@ -129,7 +148,7 @@ template <class C, class M>
 static __device__ inline void load_columns(DM_SHARED_PTR(Quad<C>) tile, const M &m, int i,
                                            int j) {
   const int y = threadIdx.x / Square<C>::SIDE, x = threadIdx.x % Square<C>::SIDE;
-  decltype(m.read(0, 0)) run[4];
+  Quad<C> run[4];
   Quad<C> row[4];
   for (int n = 0; n < 4; n++) run[n] = m.read(i + y * 4 + n, j + x * 4);
   for (int n = 0; n < 4; n++) row[n] = m.widen(run[n]);
@@ -365,11 +384,16 @@ template <class C> struct Softmax {
 
 enum Result { Y, GQ, GK, GV };
 
-/* Writes v as an element of dtype. */
-template <class C, class T> static __device__ inline void put(T *to, int dtype, C v) {
-  dm_Run<T, 1> run;
-  dm_narrow_all(dtype, &v, &run);
-  *to = run.v[0];
+/* Writes v as element i of dtype: float64 if C is, else float32 or 16 bits. */
+template <class C> static __device__ inline void put(void *to, int dtype, int64_t i, C v) {
+  if constexpr (sizeof(C) == 4)
+    if (dtype != DM_F32) {
+      dm_Run<dm_Low, 1> run;
+      dm_narrow_all(dtype, &v, &run);
+      ((dm_Low *)to)[i] = run.v[0];
+      return;
+    }
+  ((C *)to)[i] = v;
 }
 
 /* The kernel of all four results. blockIdx.x is a tile of rows and of columns, blockIdx.y a
@@ -382,7 +406,7 @@ template <class C, class T> static __device__ inline void put(T *to, int dtype, 
    for gq and gk a second product gy v^T gives the weights' gradients, and softmax's derivative
    turns them into those of the scores; (5) the factors go to shared memory and are multiplied
    by a tile of v, k, q or gy. */
-template <class C, class T, Result result, int WIDE>
+template <class C, Result result, int WIDE>
 static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
     attention_kernel(Attention<C> p) {
   const int TILE = Square<C>::TILE, SIDE = Square<C>::SIDE;
@@ -401,8 +425,8 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
   /* The keys that a tile of queries may see end with its last row if the mask is causal. */
   const int n_line = keys ? p.L : p.causal && row0 + TILE < p.S ? row0 + TILE : p.S;
   for (int64_t batch = blockIdx.y; batch < p.n_batch; batch += gridDim.y) {
-    const Panel<C, T> q(p, p.q, batch, p.L, p.E), k(p, p.k, batch, p.S, p.E);
-    const Panel<C, T> v(p, p.v, batch, p.S, p.D), gy(p, p.gy, batch, p.L, p.D);
+    const Panel<C> q(p, p.q, batch, p.L, p.E), k(p, p.k, batch, p.S, p.E);
+    const Panel<C> v(p, p.v, batch, p.S, p.D), gy(p, p.gy, batch, p.L, p.D);
     Softmax<C> softmax;
     C sum[WIDE][4][4] = {};
     /* With rows that are keys and a causal mask, earlier queries see none of the tile's
@@ -465,7 +489,7 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
         for (int c = 0; c < 4; c++) {
           const int column = column0 + w * TILE + x + c;
           const C sum_here = result == Y && total == 0 ? C(0) : sum[w][r][c] * scale;
-          if (column < n_column) put((T *)p.out + row * n_column + column, p.dtype, sum_here);
+          if (column < n_column) put(p.out, p.dtype, row * n_column + column, sum_here);
         }
       if (result == Y && column0 == 0 && x == 0)
         p.lse[row] = total == 0 ? (C)INFINITY : softmax.top[r] + dm_log(total);
@@ -475,16 +499,18 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
 
 /* dot (batch, L): the sum of gy y along each row, which equals the sum of the weights times
    their gradients (Dao et al. 2022). One warp per row; y is dense. */
-template <class C, class T>
-static __global__ void __launch_bounds__(DM_THREADS) dot_kernel(Attention<C> p, const T *y) {
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS)
+    dot_kernel(Attention<C> p, const void *y, int y_dtype) {
   const int64_t row = dm_thread() / 32;
   const int64_t n = row < p.n_batch * p.L ? p.D : 0;
   C sum = 0;
   if (n > 0) {
-    const Panel<C, T> gy(p, p.gy, row / p.L, p.L, p.D);
-    const T *at = gy.data + row % p.L * gy.row;
+    const Panel<C> gy(p, p.gy, row / p.L, p.L, p.D);
+    const int64_t at = gy.first + row % p.L * gy.row;
     for (int64_t i = threadIdx.x % 32; i < n; i += 32)
-      sum += dm_get<C, T>(at[i * gy.column]) * dm_get<C, T>(y[row * n + i]);
+      sum += dm_load_float<C>(gy.dtype, gy.data, at + i * gy.column) *
+             dm_load_float<C>(y_dtype, y, row * n + i);
   }
   sum = dm_warp_sum(sum);
   if (row < p.n_batch * p.L && threadIdx.x % 32 == 0) p.dot[row] = sum;
@@ -548,9 +574,7 @@ static dm_status attention_of(dm_Call *c, dm_Tensor *const *qkv, const dm_Tensor
 
 /* Launches the kernel of one result: with WIDE 1 where one tile of columns is enough in
    float32, else with WIDE 2, so that two column tiles share one computation of the scores. */
-template <Result result, class T, class C>
-static dm_status launch(Attention<C> p, dm_Tensor *out) {
-  typedef typename dm_Stored<T>::type S;
+template <Result result, class C> static dm_status launch(Attention<C> p, dm_Tensor *out) {
   const int TILE = Square<C>::TILE;
   const int64_t n_column = out->shape[out->ndim - 1];
   const int64_t n_tile = dm_ceil_div(out->shape[out->ndim - 2], TILE);
@@ -560,15 +584,15 @@ static dm_status launch(Attention<C> p, dm_Tensor *out) {
   p.dtype = out->dtype;
   if constexpr (sizeof(C) == 4)
     if (n_column <= TILE)
-      return dm_launch((attention_kernel<C, S, result, 1>), dim3((unsigned)n_tile, n_batch),
+      return dm_launch((attention_kernel<C, result, 1>), dim3((unsigned)n_tile, n_batch),
                        Square<C>::THREADS, 0, p);
   const dim3 grid((unsigned)(n_tile * dm_ceil_div(n_column, 2 * TILE)), n_batch);
-  return dm_launch((attention_kernel<C, S, result, 2>), grid, Square<C>::THREADS, 0, p);
+  return dm_launch((attention_kernel<C, result, 2>), grid, Square<C>::THREADS, 0, p);
 }
 
 /* in: gy, q, k, v, y, lse, and maybe a mask and the generator. Each gradient has a launch of
    its own. */
-template <class C, class T> static dm_status backward(dm_Call *c) {
+template <class C> static dm_status backward(dm_Call *c) {
   Attention<C> p;
   DM_TRY(attention_of(c, c->in + 1, c->n_in > 6 ? c->in[6] : NULL,
                       c->n_in > 7 ? c->in[7] : NULL, &p));
@@ -578,11 +602,11 @@ template <class C, class T> static dm_status backward(dm_Call *c) {
   p.gy = operand_of(c->in[0]);
   p.lse = (C *)dm_tensor_data(c->in[5]);
   p.dot = dot.p;
-  DM_TRY(dm_launch((dot_kernel<C, T>), dm_blocks(n_row * 32), DM_THREADS, 0, p,
-                   (const T *)dm_tensor_data(c->in[4])));
-  DM_TRY((launch<GQ, T>(p, c->out[0])));
-  DM_TRY((launch<GK, T>(p, c->out[1])));
-  return launch<GV, T>(p, c->out[2]);
+  DM_TRY(dm_launch((dot_kernel<C>), dm_blocks(n_row * 32), DM_THREADS, 0, p,
+                   (const void *)dm_tensor_data(c->in[4]), (int)c->in[4]->dtype));
+  DM_TRY((launch<GQ>(p, c->out[0])));
+  DM_TRY((launch<GK>(p, c->out[1])));
+  return launch<GV>(p, c->out[2]);
 }
 
 /* ---- for cuDNN's graphs; see attention.h ---- */
@@ -640,19 +664,21 @@ extern "C" dm_status dm_attention_unseen(dm_Tensor *y, dm_Tensor *lse) {
                    y->shape[y->ndim - 1]);
 }
 
+template <class C> static dm_status forward(dm_Call *c) {
+  Attention<C> p;
+  DM_TRY(
+      attention_of(c, c->in, c->n_in > 3 ? c->in[3] : NULL, c->n_in > 4 ? c->in[4] : NULL, &p));
+  p.lse = (C *)dm_tensor_data(c->out[1]);
+  return launch<Y>(p, c->out[0]);
+}
+
 /* in: q, k, v, maybe a mask and the generator; out: y (..., L, D) and lse (..., L). */
 DM_CUDA_KERNEL(attention_cuda) {
   bool done;
   DM_TRY(dm_dnn_attention(c, &done));
   if (done) return DM_OK;
   DM_TRY(dm_plan_fallback(c->op->name));
-  DM_FLOAT_TYPES(c->out[0]->dtype, {
-    Attention<C> p;
-    DM_TRY(attention_of(c, c->in, c->n_in > 3 ? c->in[3] : NULL, c->n_in > 4 ? c->in[4] : NULL,
-                        &p));
-    p.lse = (C *)dm_tensor_data(c->out[1]);
-    return launch<Y, T>(p, c->out[0]);
-  });
+  return c->out[0]->dtype == DM_F64 ? forward<double>(c) : forward<float>(c);
 }
 
 /* in: gy, q, k, v, y, lse, and maybe a mask and the generator; out: gq, gk, gv, of the shapes
@@ -662,5 +688,5 @@ DM_CUDA_KERNEL(attention_backward_cuda) {
   DM_TRY(dm_dnn_attention_backward(c, &done));
   if (done) return DM_OK;
   DM_TRY(dm_plan_fallback(c->op->name));
-  DM_FLOAT_TYPES(c->out[0]->dtype, return backward<C, T>(c););
+  return c->out[0]->dtype == DM_F64 ? backward<double>(c) : backward<float>(c);
 }

@@ -16,7 +16,7 @@
    biased one. */
 template <class C, class T> struct BatchMoments : JoinMoments {
   typedef Moments<C> State;
-  const T *x;
+  dm_From<T> x;
   C *mean, *var;
   __device__ void enter(int64_t) {}
   template <int V> __device__ void add(State &s, int64_t, int64_t i) const {
@@ -90,7 +90,7 @@ template <class C> struct Backward {
    the forward. */
 template <class Fn, class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
-    apply_kernel(Fn fn, const T *x, const T *gy, T *y, Channels ch, int64_t numel) {
+    apply_kernel(Fn fn, dm_From<T> x, dm_From<T> gy, dm_To<T> y, Channels ch, int64_t numel) {
   for (int64_t i = dm_thread() * V; i < numel; i += dm_threads() * V) {
     /* `line` counts (outer, channels). */
     const int64_t line = dm_quotient(i, ch.inner);
@@ -107,7 +107,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
    channels' constants once and applies them to all rows of its chunk. */
 template <class Fn, class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
-    apply_columns_kernel(Fn fn, const T *x, const T *gy, T *y, Channels ch, int lanes) {
+    apply_columns_kernel(Fn fn, dm_From<T> x, dm_From<T> gy, dm_To<T> y, Channels ch,
+                         int lanes) {
   const int t = threadIdx.x, rows = DM_THREADS / lanes;
   const int64_t c = ((int64_t)blockIdx.x * lanes + (t & (lanes - 1))) * V;
   const int64_t lo = blockIdx.y * ch.chunk;
@@ -125,7 +126,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
 }
 
 template <class Fn, class C, class T, int V>
-static dm_status apply_columns(const Fn &fn, const T *x, const T *gy, T *y, Channels ch) {
+static dm_status apply_columns(const Fn &fn, dm_From<T> x, dm_From<T> gy, dm_To<T> y,
+                               Channels ch) {
   enum { ROWS = 16 }; /* rows that a thread does, where there are enough */
   const int64_t n_run = ch.channels / V;
   int lanes = 32;
@@ -142,9 +144,8 @@ template <class C, class T, class Fn>
 static dm_status apply(const Fn &fn, const dm_Tensor *x, const dm_Tensor *gy,
                        const dm_Tensor *y, const Channels &ch) {
   const int V = 16 / (int)sizeof(T);
-  const T *from = (const T *)dm_tensor_data(x);
-  const T *g = gy ? (const T *)dm_tensor_data(gy) : NULL;
-  T *to = (T *)dm_tensor_data(y);
+  const dm_From<T> from = from_of<T>(x), g = from_of<T>(gy);
+  const dm_To<T> to = to_of<T>(y);
   const bool packs = has_runs(ch, V) && runs_of(from, 16) && runs_of(g, 16) && runs_of(to, 16);
   if (packs && ch.inner == 1) return apply_columns<Fn, C, T, V>(fn, from, g, to, ch);
   if (packs)
@@ -297,10 +298,10 @@ DM_CUDA_KERNEL(batch_norm_train_cuda) {
   DM_GO(dm_plan_fallback(c->op->name));
   DM_GO(dm_vector_new(c->in[1], compute, &own[1], &w));
   DM_GO(dm_vector_new(c->in[2], compute, &own[2], &b));
-  DM_FLOAT_TYPES(y->dtype, {
+  DM_STORED_TYPES(y->dtype, {
     const Channels ch = channels_of(own[0]);
     BatchMoments<C, T> reducer;
-    reducer.x = (const T *)dm_tensor_data(own[0]);
+    reducer.x = from_of<T>(own[0]);
     reducer.mean = (C *)dm_tensor_data(mean);
     reducer.var = (C *)dm_tensor_data(var);
     const Forward<C> fn = {
@@ -326,7 +327,7 @@ DM_CUDA_KERNEL(batch_norm_eval_cuda) {
   const dm_DType compute = dm_compute_dtype((dm_DType)y->dtype);
   DM_GO(dm_layout_new(c->in[0], dm_lies_last(y), &own[0]));
   for (int i = 1; i < 5; i++) DM_GO(dm_vector_new(c->in[i], compute, &own[i], &v[i]));
-  DM_FLOAT_TYPES(y->dtype, {
+  DM_STORED_TYPES(y->dtype, {
     const Forward<C> fn = {v[1], v[2], v[3], v[4], (C)DM_ATTR(dm_EpsAttr, c)->eps};
     st = apply<C, T>(fn, own[0], NULL, y, channels_of(own[0]));
   });
@@ -362,11 +363,11 @@ DM_CUDA_KERNEL(batch_norm_backward_cuda) {
   if (training) DM_GO(backward_by_library(c, own, &taken));
   if (taken) goto done;
   if (training) DM_GO(dm_plan_fallback(c->op->name));
-  DM_FLOAT_TYPES(dtype, {
+  DM_STORED_TYPES(dtype, {
     const Channels ch = channels_of(own[1]);
     GradSums<C, T> sums;
-    sums.gy = (const T *)dm_tensor_data(own[0]);
-    sums.x = (const T *)dm_tensor_data(own[1]);
+    sums.gy = from_of<T>(own[0]);
+    sums.x = from_of<T>(own[1]);
     sums.mean = (const C *)dm_tensor_data(own[3]);
     sums.rstd = (const C *)dm_tensor_data(own[4]);
     sums.step = 1;

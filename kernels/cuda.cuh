@@ -165,13 +165,6 @@ struct dm_Low {
 DM_LOW_DTYPES(ROW, )
 #undef ROW
 
-/* The type that such a kernel sees an element of type T as. */
-template <class T> struct dm_Stored { typedef T type; };
-#define ROW(X, E, S, ...) \
-  template <> struct dm_Stored<dm_##S> { typedef dm_Low type; };
-DM_LOW_DTYPES(ROW, )
-#undef ROW
-
 /* Converts V elements to the compute type, and back. A kernel loads all that it needs before it
    converts, so that the loads wait for memory together. */
 template <class T, int V>

@@ -34,9 +34,8 @@ template <class C, class T, int V>
 static __device__ inline void store_run(void *y, int dtype, int64_t at, const C *v) {
   if constexpr (!dm_same_type<T, dm_AnyType>) {
     dm_Run<T, V> run;
-    for (int k = 0; k < V; k++) dm_put(&run.v[k], v[k]);
+    dm_narrow_all(dtype, v, &run);
     *(dm_Run<T, V> *)((T *)y + at) = run;
-    (void)dtype;
   } else {
     dm_store<C>(dtype, y, at, v[0]);
   }
@@ -259,11 +258,8 @@ static dm_status launch(const Rows &p) {
   if (from == DM_F64 || to == DM_F64) return launch_any<double>(p);
   if (p.at.inner > 1) return launch_any<float>(p);
   if (from == DM_F32 && to == DM_F32) return launch_fast<float, float>(p);
-#define ROW(X, E, S, ...)                                                    \
-  if (from == DM_##E && to == DM_##E) return launch_fast<dm_##S, dm_##S>(p); \
-  if (from == DM_##E && to == DM_F32 && !p.gy) return launch_fast<dm_##S, float>(p);
-  DM_LOW_DTYPES(ROW, )
-#undef ROW
+  if (dm_is_low((dm_DType)from) && to == from) return launch_fast<dm_Low, dm_Low>(p);
+  if (dm_is_low((dm_DType)from) && to == DM_F32 && !p.gy) return launch_fast<dm_Low, float>(p);
   return launch_any<float>(p);
 }
 
