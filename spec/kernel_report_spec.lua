@@ -38,7 +38,9 @@ ptxas info    : Used %d registers, used 1 barriers]]):format(name, name, stack, 
   it("lets kernels of double spill, and those have a frame that the list gives a reason", function()
     assert.equal("1 passed, 0 failed", judged(DOUBLE, 40, 8, 8))
     assert.equal("1 passed, 0 failed", judged("_Z10sin_kernelPf", 40, 16, 0))
-    assert.equal("0 passed, 1 failed", judged("_Z10sin_kernelPf", 40, 48, 0))
+    assert.equal("0 passed, 1 failed", judged("_Z10sin_kernelPf", 40, 56, 0))
+    assert.equal("1 passed, 0 failed", judged("_Z17dm_columns_kernelPf", 40, 8, 4))
+    assert.equal("0 passed, 1 failed", judged("_Z17dm_columns_kernelPf", 40, 16, 4))
   end)
 
   it("finds launches of more threads than the kernel's bounds", function()
