@@ -116,7 +116,7 @@ op.combinations("x; r = 2, with_replacement = false", "all choices of r elements
     numbers = numbers * ((many - k + 1) / k)
     if numbers > 2^31 then break end
   end
-  if numbers > 2^31 then
+  if r <= many and numbers > 2^31 then
     caller.raise("combinations: r = %d of %d elements are more than 2^31 numbers", r, n)
   end
   local row = {}
