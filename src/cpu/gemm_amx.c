@@ -72,7 +72,8 @@ static void release(void) { config = (Config){0}; }
 #else
 #include <immintrin.h>
 
-static void load_config(const Config *c) { _tile_loadconfig(c); }
+/* GCC's intrinsic says that it reads 8 bytes, and the compiler drops what was stored behind. */
+static void load_config(const Config *c) { __asm__ volatile("ldtilecfg %0" : : "m"(*c)); }
 static void release(void) { _tile_release(); }
 #define CLEAR(TILE) _tile_zero(TILE)
 #define LOAD(TILE, FROM, STEP) _tile_loadd(TILE, FROM, STEP)
