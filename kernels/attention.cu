@@ -102,7 +102,7 @@ template <class C> struct Panel {
     }
     return raw;
   }
-  /* Converts what was read to the compute type. */
+  /* Converts elements that read() gave to the compute type. */
   __device__ Quad<C> widen(const Quad<C> &raw) const {
     Quad<C> quad = raw;
     if constexpr (sizeof(C) == 4)

@@ -351,7 +351,7 @@ static dm_status hear(Held *h, bool asked, int64_t *held) {
   return DM_OK;
 }
 
-/* Updates the scale. The list of what was checked is kept like a table. *held is the number of
+/* Updates the scale. The list of checks is kept like a table. *held is the number of
    the last update whose number has arrived, which may be an earlier one. */
 static dm_status move_scale(const dm_ScaleUpdate *u, const dm_Checked *each, int64_t *held) {
   void *kept;

@@ -348,6 +348,7 @@ describe("sizes beyond all memory", function()
       assert.is_true(ok and y:numel() == 0 or not ok and y:find "out of memory" ~= nil, name)
     end
     assert.equal(1, #dm.arange(30):combinations(30))
+    assert.equal(0, #dm.arange(3):combinations(5))
   end)
 
   it("numbers at the ends of int64 do not overflow", function()

@@ -72,7 +72,7 @@ static void release(void) { config = (Config){0}; }
 #else
 #include <immintrin.h>
 
-/* GCC's intrinsic says that it reads 8 bytes, and the compiler drops what was stored behind. */
+/* GCC's intrinsic says that it reads 8 bytes, and the compiler drops the stores behind them. */
 static void load_config(const Config *c) { __asm__ volatile("ldtilecfg %0" : : "m"(*c)); }
 static void release(void) { _tile_release(); }
 #define CLEAR(TILE) _tile_zero(TILE)
@@ -96,17 +96,20 @@ static void configure(bool on) {
 
 /* ---- the kernel --------------------------------------------------------------------- */
 
-/* All of 32 x 32 sums; add: c is read first. */
-static void whole_tile(int64_t k, const uint32_t *a, int64_t a_rs, int64_t a_cs,
-                       const uint32_t *b, int64_t b_rs, float *c, int64_t c_rs, bool add) {
+/* The upper left 16 x 16 sums, with the lower ones (`lower`) and those to the right (`right`),
+   which are constants where it is called; add: c is read first. Without those to the right, and
+   where A is a matrix that lies in memory, the rows that come next are prefetched. */
+static inline __attribute__((always_inline)) void
+sum_tiles(bool lower, bool right, int64_t k, const uint32_t *a, int64_t a_rs, int64_t a_cs,
+          const uint32_t *b, int64_t b_rs, float *c, int64_t c_rs, bool add) {
   const int64_t a_step = a_rs * 4, b_step = b_rs * 4, c_step = c_rs * 4;
   const uint32_t *const lower_a = a + ROWS * a_rs;
   float *const lower_c = c + ROWS * c_rs;
   if (add) {
     LOAD(0, c, c_step);
-    LOAD(1, c + PAIRS, c_step);
-    LOAD(2, lower_c, c_step);
-    LOAD(3, lower_c + PAIRS, c_step);
+    if (right) LOAD(1, c + PAIRS, c_step);
+    if (lower) LOAD(2, lower_c, c_step);
+    if (lower && right) LOAD(3, lower_c + PAIRS, c_step);
   } else {
     CLEAR(0);
     CLEAR(1);
@@ -114,67 +117,21 @@ static void whole_tile(int64_t k, const uint32_t *a, int64_t a_rs, int64_t a_cs,
     CLEAR(3);
   }
   for (int64_t p = 0; p < k; p += PAIRS) {
+    for (int i = 0; !right && a_cs == 1 && i < MR; i++)
+      __builtin_prefetch(a + (MR + i) * a_rs + p, 0, 2);
     LOAD(6, b + p * b_rs, b_step);
     LOAD(4, a + p * a_cs, a_step);
     MULTIPLY(0, 4, 6);
-    LOAD(7, b + p * b_rs + PAIRS, b_step);
-    MULTIPLY(1, 4, 7);
-    LOAD(5, lower_a + p * a_cs, a_step);
-    MULTIPLY(2, 5, 6);
-    MULTIPLY(3, 5, 7);
+    if (right) LOAD(7, b + p * b_rs + PAIRS, b_step);
+    if (right) MULTIPLY(1, 4, 7);
+    if (lower) LOAD(5, lower_a + p * a_cs, a_step);
+    if (lower) MULTIPLY(2, 5, 6);
+    if (lower && right) MULTIPLY(3, 5, 7);
   }
   STORE(0, c, c_step);
-  STORE(1, c + PAIRS, c_step);
-  STORE(2, lower_c, c_step);
-  STORE(3, lower_c + PAIRS, c_step);
-}
-
-/* The upper 16 x 32 sums alone. */
-static void upper_half(int64_t k, const uint32_t *a, int64_t a_rs, int64_t a_cs,
-                       const uint32_t *b, int64_t b_rs, float *c, int64_t c_rs, bool add) {
-  const int64_t a_step = a_rs * 4, b_step = b_rs * 4, c_step = c_rs * 4;
-  if (add) {
-    LOAD(0, c, c_step);
-    LOAD(1, c + PAIRS, c_step);
-  } else {
-    CLEAR(0);
-    CLEAR(1);
-  }
-  for (int64_t p = 0; p < k; p += PAIRS) {
-    LOAD(4, a + p * a_cs, a_step);
-    LOAD(6, b + p * b_rs, b_step);
-    MULTIPLY(0, 4, 6);
-    LOAD(7, b + p * b_rs + PAIRS, b_step);
-    MULTIPLY(1, 4, 7);
-  }
-  STORE(0, c, c_step);
-  STORE(1, c + PAIRS, c_step);
-}
-
-/* The left 32 x 16 sums alone. Where A is a matrix that lies in memory, the rows behind these,
-   which come next, are prefetched. */
-static void left_half(int64_t k, const uint32_t *a, int64_t a_rs, int64_t a_cs,
-                      const uint32_t *b, int64_t b_rs, float *c, int64_t c_rs, bool add) {
-  const int64_t a_step = a_rs * 4, b_step = b_rs * 4, c_step = c_rs * 4;
-  const uint32_t *const lower_a = a + ROWS * a_rs;
-  float *const lower_c = c + ROWS * c_rs;
-  if (add) {
-    LOAD(0, c, c_step);
-    LOAD(2, lower_c, c_step);
-  } else {
-    CLEAR(0);
-    CLEAR(2);
-  }
-  for (int64_t p = 0; p < k; p += PAIRS) {
-    for (int i = 0; a_cs == 1 && i < MR; i++) __builtin_prefetch(a + (MR + i) * a_rs + p, 0, 2);
-    LOAD(6, b + p * b_rs, b_step);
-    LOAD(4, a + p * a_cs, a_step);
-    MULTIPLY(0, 4, 6);
-    LOAD(5, lower_a + p * a_cs, a_step);
-    MULTIPLY(2, 5, 6);
-  }
-  STORE(0, c, c_step);
-  STORE(2, lower_c, c_step);
+  if (right) STORE(1, c + PAIRS, c_step);
+  if (lower) STORE(2, lower_c, c_step);
+  if (lower && right) STORE(3, lower_c + PAIRS, c_step);
 }
 
 /* Sums of fewer rows or columns pass through a buffer. */
@@ -182,16 +139,17 @@ static void tile_amx(int m, int n, int64_t k, const void *a, int64_t a_rs, int64
                      const void *b, int64_t b_rs, void *vc, int64_t c_rs, bool add) {
   float *const c = vc;
   if (m == MR && n == NR) {
-    whole_tile(k, a, a_rs, a_cs, b, b_rs, c, c_rs, add);
+    sum_tiles(true, true, k, a, a_rs, a_cs, b, b_rs, c, c_rs, add);
   } else if (m == ROWS && n == NR) {
-    upper_half(k, a, a_rs, a_cs, b, b_rs, c, c_rs, add);
+    sum_tiles(false, true, k, a, a_rs, a_cs, b, b_rs, c, c_rs, add);
   } else if (m == MR && n == PAIRS) {
-    left_half(k, a, a_rs, a_cs, b, b_rs, c, c_rs, add);
+    sum_tiles(true, false, k, a, a_rs, a_cs, b, b_rs, c, c_rs, add);
   } else {
     float sums[MR * NR] = {0};
     const size_t row = (size_t)n * sizeof *sums;
     for (int i = 0; add && i < m; i++) memcpy(sums + i * NR, c + i * c_rs, row);
-    (m > ROWS ? whole_tile : upper_half)(k, a, a_rs, a_cs, b, b_rs, sums, NR, add);
+    if (m > ROWS) sum_tiles(true, true, k, a, a_rs, a_cs, b, b_rs, sums, NR, add);
+    else sum_tiles(false, true, k, a, a_rs, a_cs, b, b_rs, sums, NR, add);
     for (int i = 0; i < m; i++) memcpy(c + i * c_rs, sums + i * NR, row);
   }
 }

@@ -109,7 +109,7 @@ op.combinations("x; r = 2, with_replacement = false", "all choices of r elements
   .. "their order, a row each", function(x, r, with_replacement)
   local n, rows_of = x:numel(), {}
   if r == 0 then return core.empty(0, {dtype = x.dtype, device = x.device}) end
-  -- as many rows as `many` over r, which is `many` over what is left
+  -- there are `many` over r rows, as many as `many` over `many - r`
   local many = with_replacement and n + r - 1 or n
   local numbers = 1.0 * r
   for k = 1, math.min(r, many - r) do
