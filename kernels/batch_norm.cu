@@ -46,7 +46,7 @@ template <class C, class T> struct BatchMoments : JoinMoments {
 /* 16-byte loads where shape and address allow them. */
 template <class C, class T>
 static dm_status reduce_runs(BatchMoments<C, T> reducer, const Channels &ch) {
-  const int V = 16 / (int)sizeof(T);
+  const int V = dm_run_size<T>();
   if (has_runs(ch, V) && runs_of(reducer.x, 16))
     return reduce_channels<BatchMoments<C, T>, V>(reducer, ch);
   return reduce_channels<BatchMoments<C, T>, 1>(reducer, ch);
@@ -143,7 +143,7 @@ static dm_status apply_columns(const Fn &fn, dm_From<T> x, dm_From<T> gy, dm_To<
 template <class C, class T, class Fn>
 static dm_status apply(const Fn &fn, const dm_Tensor *x, const dm_Tensor *gy,
                        const dm_Tensor *y, const Channels &ch) {
-  const int V = 16 / (int)sizeof(T);
+  const int V = dm_run_size<T>();
   const dm_From<T> from = from_of<T>(x), g = from_of<T>(gy);
   const dm_To<T> to = to_of<T>(y);
   const bool packs = has_runs(ch, V) && runs_of(from, 16) && runs_of(g, 16) && runs_of(to, 16);

@@ -7,8 +7,8 @@
 #include "kernels/own.cuh"
 #include "op/pointwise/binary.h"
 
-/* Each row becomes a functor over a float type, NAME_pair. Comparisons and logic share one for
-   the packed kernel (TRUTHS), and the strided kernel has one for many formulas (group_of). */
+/* Each row becomes a functor over a float type, NAME_pair. Few are compiled alone: most share a
+   functor with their group (group_of), for packs and for strided elements. */
 enum { TRUTHS, OFTEN, SELDOM, ALONE };
 template <template <class> class Fn>
 static constexpr int group_of = dm_unpacked<Fn> ? SELDOM : OFTEN;
@@ -34,20 +34,29 @@ static constexpr int group_of = dm_unpacked<Fn> ? SELDOM : OFTEN;
 #undef GROUP_BOOL
 template <> constexpr int group_of<gamma_f64_slope_pair> = ALONE; /* has tables on the stack */
 
+/* Those whose packs have a kernel of their own, since every network runs them. */
+template <template <class> class Fn> static constexpr bool packed_alone = false;
+template <> constexpr bool packed_alone<add_pair> = true;
+template <> constexpr bool packed_alone<mul_pair> = true;
+
 /* The formulas of a group in one functor; `op` selects. */
 template <int group, class C> struct Pairs {
   C p, q, op;
-  __device__ C operator()(const C *x) const {
+  template <int V> __device__ void all(const C (*x)[V], C *y) const {
     switch ((int)op) {
-#define PAIR(NAME, ...)                                                           \
-  case DM_OP_##NAME:                                                              \
-    if constexpr (group_of<NAME##_pair> == group) return NAME##_pair<C>{p, q}(x); \
+#define PAIR(NAME, ...)                             \
+  case DM_OP_##NAME:                                \
+    if constexpr (group_of<NAME##_pair> == group) { \
+      dm_each<2, V>(NAME##_pair<C>{p, q}, x, y);    \
+      return;                                       \
+    }                                               \
     break;
 #include "base/pair.inc"
     }
-    return 0;
+    for (int i = 0; i < V; i++) y[i] = 0;
   }
 };
+template <int group, class C> static constexpr bool dm_switches<Pairs<group, C>> = true;
 template <class C> using Truths = Pairs<TRUTHS, C>;
 template <class C> using Often = Pairs<OFTEN, C>;
 template <class C> using Seldom = Pairs<SELDOM, C>;
@@ -57,8 +66,10 @@ template <template <class> class Fn>
 static dm_status floats(dm_Tensor *out, dm_Tensor *const *in, dm_DType t, double p, int op) {
   if constexpr (group_of<Fn> == TRUTHS)
     return dm_pointwise_any<Truths, Truths, 2>(out, in, t, p, 0, op);
-  else if constexpr (group_of<Fn> == OFTEN)
+  else if constexpr (packed_alone<Fn>)
     return dm_pointwise_any<Fn, Often, 2>(out, in, t, p, 0, op);
+  else if constexpr (group_of<Fn> == OFTEN)
+    return dm_pointwise_any<Often, Often, 2>(out, in, t, p, 0, op);
   else if constexpr (group_of<Fn> == SELDOM)
     return dm_pointwise_any<Fn, Seldom, 2>(out, in, t, p, 0, op);
   else return dm_pointwise_float<Fn, 2>(out, in, t, p, 0);
@@ -137,7 +148,7 @@ static dm_status integers(dm_Call *c, int pair, int64_t p) {
 /* out = a + b in a float dtype, for other kernels. */
 extern "C" dm_status dm_cuda_add(dm_Tensor *out, dm_Tensor *a, dm_Tensor *b) {
   dm_Tensor *in[2] = {a, b};
-  return dm_pointwise_float<add_pair, 2>(out, in, (dm_DType)out->dtype, 0, 0);
+  return floats<add_pair>(out, in, (dm_DType)out->dtype, 0, DM_OP_add);
 }
 
 /* v as the 16-bit dtype t holds it. */

@@ -242,7 +242,7 @@ template <class C, class T, class G = T> struct GradSums {
 
 template <class C, class T>
 static dm_status reduce_runs(GradSums<C, T> reducer, const Channels &ch) {
-  const int V = 16 / (int)sizeof(T);
+  const int V = dm_run_size<T>();
   const bool by_row = ch.inner == 1 && reducer.per > 0; /* statistics are per row */
   if (!by_row && has_runs(ch, V) && runs_of(reducer.x, 16) && runs_of(reducer.gy, 16))
     return reduce_channels<GradSums<C, T>, V>(reducer, ch);

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda.h"
 #include "kernels/launch.cuh"
+#include "kernels/walk.h"
 
 extern "C" {
 #include "base/half.h"
@@ -154,6 +155,11 @@ static __device__ inline void dm_move(int size, void *to, int64_t i, const void 
 /* V neighbours that are loaded or stored as one word, which requires alignment to their
    size. */
 template <class T, int V> struct alignas(sizeof(T) * V) dm_Run { T v[V]; };
+/* The elements of T that a thread of a norm, pool or loss loads as one word: those of 16 bytes.
+   Float64 goes one by one, for which fewer kernels are built. */
+template <class T> static constexpr DM_HD int dm_run_size() {
+  return sizeof(T) == 8 ? 1 : 16 / (int)sizeof(T);
+}
 
 /* ---- 16 bits of a format known at run time ---- */
 
@@ -289,19 +295,7 @@ static __device__ inline int64_t dm_threads(void) { return (int64_t)gridDim.x * 
 
 /* ---- offsets of strided operands ---- */
 
-/* Division by a number that is the same for a whole launch, as a multiplication and a shift
-   (T. Granlund & P. Montgomery 1994); exact for numbers of 31 bits. GPUs have no instruction
-   for integer division, and every strided offset needs some. */
-struct dm_Divisor {
-  uint32_t d, magic, shift;
-};
-static inline dm_Divisor dm_divisor(int64_t d) {
-  dm_Divisor v = {(uint32_t)d, 0, 0};
-  while ((INT64_C(1) << v.shift) < d) v.shift++;
-  const uint64_t one = 1;
-  v.magic = (uint32_t)(((one << 32) * ((one << v.shift) - (uint64_t)d)) / (uint64_t)d + 1);
-  return v;
-}
+/* n / v. */
 static __device__ inline uint32_t dm_divide(uint32_t n, dm_Divisor v) {
 #ifdef __CUDA_ARCH__
   return (__umulhi(n, v.magic) + n) >> v.shift;
@@ -312,13 +306,8 @@ static __device__ inline uint32_t dm_divide(uint32_t n, dm_Divisor v) {
 
 /* A walk over N operands broadcast to one shape: `at` gives the offset of element i in each
    operand, counted in elements. PyTorch's OffsetCalculator does the same. */
-template <int N> struct dm_Walk {
-  int ndim;
-  bool wide; /* 2^31 elements or more: 64-bit divisions */
-  int64_t numel;
-  int64_t shape[DM_MAX_DIM];
-  dm_Divisor div[DM_MAX_DIM];
-  int64_t stride[N][DM_MAX_DIM]; /* elements */
+template <int N> struct dm_Walk : dm_WalkShape {
+  dm_WalkStride stride[N];
 
   __device__ inline void at(int64_t i, int64_t off[N]) const {
     for (int k = 0; k < N; k++) off[k] = 0;
@@ -335,55 +324,11 @@ template <int N> struct dm_Walk {
   }
 };
 
-/* Exchanges dims d and d + 1 of an iteration. */
-static inline void dm_iter_swap(dm_Iter *it, int d) {
-  const int64_t size = it->shape[d];
-  it->shape[d] = it->shape[d + 1];
-  it->shape[d + 1] = size;
-  for (int i = 0; i < it->n_op; i++) {
-    const int64_t step = it->stride[i][d];
-    it->stride[i][d] = it->stride[i][d + 1];
-    it->stride[i][d + 1] = step;
-  }
-}
-
-/* Sorts the dims by the first operand's strides, largest first, and merges neighbouring dims
-   that are contiguous in every operand: a dense operation becomes one row. */
-static inline void dm_iter_by_memory(dm_Iter *it) {
-  /* Insertion sort: there are few dims. */
-  for (int n = 1; n < it->ndim; n++)
-    for (int d = n; d > 0 && it->stride[0][d - 1] < it->stride[0][d]; d--)
-      dm_iter_swap(it, d - 1);
-  int k = 0; /* the last dim kept */
-  for (int d = 1; d < it->ndim; d++) {
-    bool merge = true;
-    for (int i = 0; i < it->n_op; i++)
-      merge &= it->stride[i][k] == it->stride[i][d] * it->shape[d];
-    if (!merge) k++;
-    it->shape[k] = merge ? it->shape[k] * it->shape[d] : it->shape[d];
-    for (int i = 0; i < it->n_op; i++) it->stride[i][k] = it->stride[i][d];
-  }
-  it->ndim = k + 1;
-}
-
-/* Returns the walk over t[0]'s shape, to which the other operands broadcast; data[k] is
-   operand k's data. by_memory: the order of elements does not matter, so dims may be sorted
-   and merged. */
+/* Returns the walk over t[0]'s shape; see dm_walk_fill. */
 template <int N>
 static inline dm_Walk<N> dm_walk(dm_Tensor *const *t, void *data[N], bool by_memory = false) {
-  dm_Iter it;
-  dm_iter_init(&it, N, t);
-  if (by_memory) dm_iter_by_memory(&it);
   dm_Walk<N> w = {};
-  w.ndim = it.ndim;
-  w.numel = it.numel;
-  w.wide = it.numel >= INT64_C(1) << 31;
-  for (int d = 0; d < it.ndim; d++) {
-    w.shape[d] = it.shape[d];
-    if (!w.wide) w.div[d] = dm_divisor(it.shape[d]);
-    for (int k = 0; k < N; k++) w.stride[k][d] = it.stride[k][d];
-  }
-  for (int k = 0; k < N; k++) data[k] = it.data[k];
+  dm_walk_fill(&w, w.stride, N, t, data, by_memory);
   return w;
 }
 

@@ -72,6 +72,26 @@ struct LabelRows {
   }
 };
 
+/* Losses in memory: of float64, or of float32 or 16 bits, as `dtype` says. */
+template <class C> struct Result {
+  void *data;    /* NULL: none */
+  int64_t dtype; /* as wide as data: captured launches compare their arguments' bytes */
+
+  __device__ void put(int64_t i, C v) const {
+    if constexpr (sizeof(C) == 4)
+      if (dtype != DM_F32) {
+        dm_Run<dm_Low, 1> run;
+        dm_narrow_all((int)dtype, &v, &run);
+        ((dm_Low *)data)[i] = run.v[0];
+        return;
+      }
+    ((C *)data)[i] = v;
+  }
+};
+template <class C> static Result<C> result_of(dm_Tensor *out) {
+  return {dm_tensor_data(out), out->dtype};
+}
+
 /* ---- the rows' losses as one ---- */
 
 /* A row's loss, already weighted, and its weight: the mean is sum(loss) / sum(weight), as in
@@ -116,11 +136,11 @@ static __global__ void __launch_bounds__(DM_THREADS)
   if (threadIdx.x == 0) out[blockIdx.x] = s;
 }
 /* The last launch, of one block: the sum or the mean of all rows as one element of `out`. */
-template <class C, class T>
+template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
-    finish_kernel(const Share<C> *in, int64_t n, bool mean, T *out) {
+    finish_kernel(const Share<C> *in, int64_t n, bool mean, Result<C> out) {
   const Share<C> s = sum_slice<C>(Kept<C>{in}, n, 0, 1);
-  if (threadIdx.x == 0) dm_put(out, mean ? s.loss / s.weight : s.loss);
+  if (threadIdx.x == 0) out.put(0, mean ? s.loss / s.weight : s.loss);
 }
 /* The rows' weights: each block stores its slice's sum. */
 template <class C>
@@ -155,12 +175,12 @@ template <class C> static dm_status reduce_shares(Share<C> **shares, int64_t *n)
 }
 /* Writes the sum or the mean of n rows' losses to `out`. With reduction none the rows have
    written their losses there already. */
-template <class C, class T>
+template <class C>
 static dm_status finish(Share<C> *shares, int64_t n, int64_t reduction, dm_Tensor *out) {
   if (reduction == DM_LOSS_NONE) return DM_OK;
   DM_TRY(reduce_shares(&shares, &n));
-  return dm_launch((finish_kernel<C, T>), dim3(1), DM_THREADS, 0, shares, n,
-                   reduction == DM_LOSS_MEAN, (T *)dm_tensor_data(out));
+  return dm_launch(finish_kernel<C>, dim3(1), DM_THREADS, 0, shares, n,
+                   reduction == DM_LOSS_MEAN, result_of<C>(out));
 }
 
 /* ---- cross entropy ---- */
@@ -191,7 +211,7 @@ template <class C> struct JoinSoft {
 /* A row of n logits, `step` elements apart, and the threads that share it: 1, 32 or a
    block. */
 template <class C, class T> struct Row {
-  const T *z;
+  dm_From<T> z;
   int64_t n, step;
   int lane, lanes;
 
@@ -202,18 +222,19 @@ template <class C, class T> struct Row {
                          : dm_block_reduce(reducer, s);
   }
   __device__ C sum(C v) const { return reduced(dm_Plus(), v); }
-  __device__ C at(int64_t k) const { return dm_get<C, T>(z[k * step]); }
+  __device__ C at(int64_t k) const {
+    C v;
+    load_run<C, T, 1>(z, k * step, &v);
+    return v;
+  }
   /* log(sum(exp(z))) of the row, V contiguous elements per load. */
   template <int V> __device__ C log_sum_exp(void) const {
     const JoinSoft<C> reducer;
     Soft<C> s = reducer.start();
     for (int64_t k = lane * V; k < n; k += lanes * V) {
-      if constexpr (V > 1) {
-        const dm_Run<T, V> run = *(const dm_Run<T, V> *)(z + k);
-        for (int i = 0; i < V; i++) reducer.add(s, dm_get<C, T>(run.v[i]));
-      } else {
-        reducer.add(s, at(k));
-      }
+      C v[V];
+      load_run<C, T, V>(z, V > 1 ? k : k * step, v);
+      for (int i = 0; i < V; i++) reducer.add(s, v[i]);
     }
     s = reduced(reducer, s);
     return s.max + logarithm(s.sum);
@@ -229,28 +250,28 @@ template <class C, class T> struct Row {
 
 /* Row i as this thread sees it. */
 template <class C, class T>
-static __device__ inline Row<C, T> row_of(const LabelRows &rows, const T *x, int64_t i,
+static __device__ inline Row<C, T> row_of(const LabelRows &rows, dm_From<T> x, int64_t i,
                                           int lanes) {
   const Row<C, T> row = {x + rows.first(i), rows.r.c, rows.r.inner,
                          (int)(threadIdx.x & (unsigned)(lanes - 1)), lanes};
   return row;
 }
 
-/* What the last block of the forward writes, in C if `wide`, else in T. */
-struct One {
+/* What the last block of the forward writes. */
+template <class C> struct One {
   unsigned *arrived; /* dm_is_last_block's; NULL: nothing, as later launches sum, or nobody */
-  bool mean, wide;
-  void *out;
+  Result<C> out;
+  bool mean;
 };
 
 /* The forward: `lanes` threads per row. With label smoothing e, the loss of a row is (1 - e)
    weight (lse - z[label]) + e / C sum over k of weight_k (lse - z_k). Lane 0 writes it to
-   `each`, in T or in `wide` in C, or its share to shares; with `one` the last block writes
-   their sum or mean. */
+   `each`, or its share to shares; with `one` the last block writes their sum or mean. */
 template <class C, class T, int V>
-static __global__ void __launch_bounds__(DM_THREADS)
-    cross_kernel(LabelRows rows, const T *x, C smoothing, int lanes, T *each, C *wide,
-                 Share<C> *shares, One one) {
+static __global__ void __launch_bounds__(DM_THREADS, 2)
+    cross_kernel(LabelRows rows, dm_From<T> x, C smoothing, int lanes, Result<C> each,
+                 Share<C> *shares, One<C> one) {
+  const C soft = smoothing / (C)rows.r.c;
   for (int64_t i = dm_thread() / lanes; i < rows.r.n; i += dm_threads() / lanes) {
     const Row<C, T> row = row_of<C, T>(rows, x, i, lanes);
     const int64_t label = rows.label.at(i);
@@ -261,19 +282,15 @@ static __global__ void __launch_bounds__(DM_THREADS)
       for (int64_t k = row.lane; smoothing > 0 && k < row.n; k += lanes)
         smooth += rows.weight.at(k, C(1)) * (lse - row.at(k));
       if (smoothing > 0) smooth = row.sum(smooth);
-      loss = (1 - smoothing) * weight * (lse - row.at(label)) + smoothing / (C)row.n * smooth;
+      loss = (1 - smoothing) * weight * (lse - row.at(label)) + soft * smooth;
     }
     if (row.lane != 0) continue;
-    if (each) dm_put(each + i, loss);
-    else if (wide) wide[i] = loss;
+    if (each.data) each.put(i, loss);
     else shares[i] = {loss, weight};
   }
   if (!one.arrived || !dm_is_last_block(one.arrived, gridDim.x)) return;
   const Share<C> s = sum_slice<C>(Kept<C>{shares}, rows.r.n, 0, 1);
-  const C v = one.mean ? s.loss / s.weight : s.loss;
-  if (threadIdx.x != 0) return;
-  if (one.wide) *(C *)one.out = v;
-  else dm_put((T *)one.out, v);
+  if (threadIdx.x == 0) one.out.put(0, one.mean ? s.loss / s.weight : s.loss);
 }
 
 /* By what the gradient of a row's loss is divided: for a mean the sum of all rows' weights. */
@@ -298,12 +315,12 @@ static __device__ inline C upstream(const C *gy, bool scalar, bool mean, C total
    computed again; rows are read a second time for gx, V elements per load. */
 template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS, 2)
-    cross_backward_kernel(LabelRows rows, const T *x, const C *gy, bool scalar, C smoothing,
-                          int lanes, Total<C> mean, T *gx) {
+    cross_backward_kernel(LabelRows rows, dm_From<T> x, const C *gy, bool scalar, C smoothing,
+                          int lanes, Total<C> mean, dm_To<T> gx) {
   const C total = mean.of(rows);
   for (int64_t i = dm_thread() / lanes; i < rows.r.n; i += dm_threads() / lanes) {
     const Row<C, T> row = row_of<C, T>(rows, x, i, lanes);
-    T *to = gx + rows.first(i);
+    const dm_To<T> to = gx + rows.first(i);
     const int64_t label = rows.label.at(i);
     C lse = 0, g = 0, hard = 0, soft = 0, p_scale = 0;
     if (label >= 0) {
@@ -314,20 +331,19 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
       p_scale = smoothing > 0 ? hard + soft * row.total_weight(rows.weight) : hard;
     }
     for (int64_t k = row.lane * V; k < row.n; k += lanes * V) {
-      dm_Run<T, V> run;
-      if constexpr (V > 1) run = *(const dm_Run<T, V> *)(row.z + k);
-      else run.v[0] = row.z[k * row.step];
+      const int64_t at = V > 1 ? k : k * row.step;
+      C z[V];
+      load_run<C, T, V>(row.z, at, z);
       for (int e = 0; e < V; e++) {
         C v = 0;
         if (label >= 0) {
-          v = p_scale * power(dm_get<C, T>(run.v[e]) - lse);
+          v = p_scale * power(z[e] - lse);
           if (smoothing > 0) v -= soft * rows.weight.at(k + e, C(1));
           if (k + e == label) v -= hard;
         }
-        dm_put(&run.v[e], g * v);
+        z[e] = g * v;
       }
-      if constexpr (V > 1) *(dm_Run<T, V> *)(to + k) = run;
-      else to[k * row.step] = run.v[0];
+      store_run<C, T, V>(to, at, z);
     }
   }
 }
@@ -335,27 +351,27 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
 /* ---- negative log-likelihood ---- */
 
 /* The forward: x holds log-probabilities; one thread per row picks the one of its label. */
-template <class C, class T>
+template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
-    nll_kernel(LabelRows rows, const T *x, T *each, Share<C> *shares) {
+    nll_kernel(LabelRows rows, dm_Vector x, Result<C> each, Share<C> *shares) {
   for (int64_t i = dm_thread(); i < rows.r.n; i += dm_threads()) {
     const int64_t label = rows.label.at(i);
     Share<C> s = {0, rows.template weight_of<C>(label)};
-    if (label >= 0) s.loss = -s.weight * dm_get<C, T>(x[rows.first(i) + label * rows.r.inner]);
-    if (each) dm_put(each + i, s.loss);
+    if (label >= 0) s.loss = -s.weight * x.at(rows.first(i) + label * rows.r.inner, C(0));
+    if (each.data) each.put(i, s.loss);
     else shares[i] = s;
   }
 }
 
 /* The backward: gx is zeroed before; one thread per row writes its label's element. */
-template <class C, class T>
+template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
-    nll_backward_kernel(LabelRows rows, const C *gy, bool scalar, Total<C> mean, T *gx) {
+    nll_backward_kernel(LabelRows rows, const C *gy, bool scalar, Total<C> mean, Result<C> gx) {
   const C total = mean.of(rows);
   for (int64_t i = dm_thread(); i < rows.r.n; i += dm_threads()) {
     const int64_t label = rows.label.at(i);
     if (label >= 0)
-      dm_put(gx + rows.first(i) + label * rows.r.inner,
+      gx.put(rows.first(i) + label * rows.r.inner,
              -rows.template weight_of<C>(label) *
                  upstream(gy, scalar, mean.sum || mean.is_own, total, i));
   }
@@ -390,52 +406,53 @@ static dm_status rows_new(const dm_Call *c, const dm_Tensor *x, int label, doubl
   return DM_OK;
 }
 
-/* The address at which the rows' losses are written; NULL if losses are summed. */
-template <class T> static T *each_of(dm_Tensor *out, int64_t reduction) {
-  return reduction == DM_LOSS_NONE ? (T *)dm_tensor_data(out) : NULL;
+/* Where the rows' losses are written; nowhere if losses are summed. */
+template <class C> static Result<C> each_of(dm_Tensor *out, int64_t reduction) {
+  return reduction == DM_LOSS_NONE ? result_of<C>(out) : Result<C>{NULL, DM_F32};
 }
 
 /* The threads that share a row. */
 static int lanes_of(const dm_LossRows &r) {
   return r.inner > 1 ? 1 : r.c <= 4096 ? 32 : (int)DM_THREADS;
 }
-/* Whether rows may be read 16 bytes at a time. */
+/* Whether rows may be read in words of 16 bytes. */
 template <class T> static bool row_runs(const dm_LossRows &r, const void *x, const void *y) {
-  return r.inner == 1 && r.c % (16 / (int)sizeof(T)) == 0 &&
+  return r.inner == 1 && r.c % dm_run_size<T>() == 0 &&
          (((uintptr_t)x | (uintptr_t)y) & 15) == 0;
 }
 
 /* Launches the forward of cross_entropy. */
 template <class C, class T>
-static dm_status cross(const LabelRows &rows, const Held &h, double smoothing, T *each, C *wide,
-                       const One &one) {
-  const int lanes = lanes_of(rows.r), V = 16 / (int)sizeof(T);
+static dm_status cross(const LabelRows &rows, const Held &h, double smoothing, Result<C> each,
+                       const One<C> &one) {
+  const int lanes = lanes_of(rows.r), V = dm_run_size<T>();
   const unsigned blocks = dm_blocks(rows.r.n * lanes);
-  const T *x = (const T *)dm_tensor_data(h.x.t);
+  const dm_From<T> x = from_of<T>(h.x.t);
   Share<C> *shares = (Share<C> *)(void *)h.shares.p;
-  return row_runs<T>(rows.r, x, NULL)
+  return row_runs<T>(rows.r, dm_tensor_data(h.x.t), NULL)
              ? dm_launch((cross_kernel<C, T, V>), blocks, DM_THREADS, 0, rows, x, (C)smoothing,
-                         lanes, each, wide, shares, one)
+                         lanes, each, shares, one)
              : dm_launch((cross_kernel<C, T, 1>), blocks, DM_THREADS, 0, rows, x, (C)smoothing,
-                         lanes, each, wide, shares, one);
+                         lanes, each, shares, one);
 }
 
 /* The same, and the loss of all rows from few of them in the same launch; *done says so. */
 template <class C, class T>
 static dm_status cross_and_sum(const LabelRows &rows, const Held &h, double smoothing,
                                bool mean, dm_Tensor *out, bool *done) {
-  One one = {NULL, mean, out->dtype != h.x.t->dtype, dm_tensor_data(out)};
+  One<C> one = {NULL, result_of<C>(out), mean};
+  const Result<C> none = {NULL, DM_F32};
   *done = rows.r.n > 0 && blocks_for(rows.r.n) == 1;
-  if (!*done) return cross<C, T>(rows, h, smoothing, NULL, NULL, one);
+  if (!*done) return cross<C, T>(rows, h, smoothing, none, one);
   dm_cuda_keep_begin();
   dm_status st = dm_arrivals(dm_site(9, 0), &one.arrived);
-  if (st == DM_OK) st = cross<C, T>(rows, h, smoothing, NULL, NULL, one);
+  if (st == DM_OK) st = cross<C, T>(rows, h, smoothing, none, one);
   dm_cuda_keep_end();
   return st;
 }
 
-/* in: logits (N, C, ...), labels (N, ...), and maybe weights (C); out: one loss, or (N,
-   ...). */
+/* in: logits (N, C, ...), labels (N, ...), and maybe weights (C); out: one loss, or (N, ...),
+   of the logits' dtype or of the one that it is computed in. */
 DM_CUDA_KERNEL(cross_entropy_cuda) {
   const dm_CrossEntropyAttr *a = DM_ATTR(dm_CrossEntropyAttr, c);
   dm_Tensor *x = c->in[0], *out = c->out[0];
@@ -443,18 +460,14 @@ DM_CUDA_KERNEL(cross_entropy_cuda) {
   LabelRows rows;
   DM_TRY(rows_new(c, x, 1, a->ignore_index, &h, &rows));
   DM_TRY(dm_dense_new(x, &h.x.t));
-  DM_FLOAT_TYPES(x->dtype, {
-    Share<C> *shares = (Share<C> *)(void *)h.shares.p;
-    const bool wide = out->dtype != x->dtype; /* the compute type, for 16 bits */
+  DM_STORED_TYPES(x->dtype, {
     bool done = true;
     if (a->reduction == DM_LOSS_NONE)
-      return cross<C, T>(rows, h, a->label_smoothing, wide ? NULL : (T *)dm_tensor_data(out),
-                         wide ? (C *)dm_tensor_data(out) : NULL, One{});
+      return cross<C, T>(rows, h, a->label_smoothing, result_of<C>(out), One<C>{});
     DM_TRY((cross_and_sum<C, T>(rows, h, a->label_smoothing, a->reduction == DM_LOSS_MEAN, out,
                                 &done)));
     if (done) return DM_OK;
-    return wide ? finish<C, C>(shares, rows.r.n, a->reduction, out)
-                : finish<C, T>(shares, rows.r.n, a->reduction, out);
+    return finish<C>((Share<C> *)(void *)h.shares.p, rows.r.n, a->reduction, out);
   });
   return DM_OK;
 }
@@ -478,15 +491,16 @@ static dm_status total_of(const LabelRows &rows, const Held &h, int64_t reductio
 /* Launches the backward of cross_entropy. */
 template <class C, class T>
 static dm_status cross_backward(const LabelRows &rows, const Held &h,
-                                const dm_CrossEntropyAttr *a, T *gx) {
-  const int lanes = lanes_of(rows.r), V = 16 / (int)sizeof(T);
+                                const dm_CrossEntropyAttr *a, dm_Tensor *out) {
+  const int lanes = lanes_of(rows.r), V = dm_run_size<T>();
   const unsigned blocks = dm_blocks(rows.r.n * lanes);
-  const T *x = (const T *)dm_tensor_data(h.x.t);
+  const dm_From<T> x = from_of<T>(h.x.t);
+  const dm_To<T> gx = to_of<T>(out);
   const C *gy = (const C *)dm_tensor_data(h.gy.t);
   const bool scalar = a->reduction != DM_LOSS_NONE;
   Total<C> total;
   DM_TRY(total_of<C>(rows, h, a->reduction, &total));
-  return row_runs<T>(rows.r, x, gx)
+  return row_runs<T>(rows.r, dm_tensor_data(h.x.t), dm_tensor_data(out))
              ? dm_launch((cross_backward_kernel<C, T, V>), blocks, DM_THREADS, 0, rows, x, gy,
                          scalar, (C)a->label_smoothing, lanes, total, gx)
              : dm_launch((cross_backward_kernel<C, T, 1>), blocks, DM_THREADS, 0, rows, x, gy,
@@ -505,7 +519,7 @@ static dm_status cross_gradient(const dm_Call *c, dm_Tensor *x, dm_Tensor *gy, i
   DM_TRY(rows_new(c, x, label, a->ignore_index, &h, &rows));
   DM_TRY(dm_dense_new(x, &h.x.t));
   DM_TRY(dm_dense_cast(gy, dm_compute_dtype(dtype), &h.gy.t));
-  DM_FLOAT_TYPES(dtype, { return cross_backward<C, T>(rows, h, a, (T *)dm_tensor_data(gx)); });
+  DM_STORED_TYPES(dtype, { return cross_backward<C, T>(rows, h, a, gx); });
 }
 
 /* in: gy, then the forward's inputs; out: gx of the logits' shape. */
@@ -518,6 +532,16 @@ DM_CUDA_KERNEL(cross_entropy_overwrite_cuda) {
   return cross_gradient(c, c->in[0], c->in[1], 2, c->out[0]);
 }
 
+/* Launches the forward of nll_loss. */
+template <class C>
+static dm_status nll(const LabelRows &rows, const Held &h, int64_t reduction, dm_Tensor *out) {
+  Share<C> *shares = (Share<C> *)(void *)h.shares.p;
+  const dm_Vector x = {dm_tensor_data(h.x.t), h.x.t->dtype};
+  DM_TRY(dm_launch(nll_kernel<C>, dm_blocks(rows.r.n), DM_THREADS, 0, rows, x,
+                   each_of<C>(out, reduction), shares));
+  return finish<C>(shares, rows.r.n, reduction, out);
+}
+
 /* in: log-probabilities (N, C, ...), labels, and maybe weights (C). */
 DM_CUDA_KERNEL(nll_loss_cuda) {
   const dm_NllLossAttr *a = DM_ATTR(dm_NllLossAttr, c);
@@ -526,22 +550,19 @@ DM_CUDA_KERNEL(nll_loss_cuda) {
   LabelRows rows;
   DM_TRY(rows_new(c, x, 1, a->ignore_index, &h, &rows));
   DM_TRY(dm_dense_new(x, &h.x.t));
-  DM_FLOAT_TYPES(x->dtype, {
-    Share<C> *shares = (Share<C> *)(void *)h.shares.p;
-    DM_TRY(dm_launch((nll_kernel<C, T>), dm_blocks(rows.r.n), DM_THREADS, 0, rows,
-                     (const T *)dm_tensor_data(h.x.t), each_of<T>(out, a->reduction), shares));
-    DM_TRY((finish<C, T>(shares, rows.r.n, a->reduction, out)));
-  });
-  return DM_OK;
+  const bool f64 = x->dtype == DM_F64;
+  return f64 ? nll<double>(rows, h, a->reduction, out) : nll<float>(rows, h, a->reduction, out);
 }
 
 /* Launches the backward of nll_loss. */
-template <class C, class T>
-static dm_status nll_backward(const LabelRows &rows, const Held &h, int64_t reduction, T *gx) {
+template <class C>
+static dm_status nll_backward(const LabelRows &rows, const Held &h, int64_t reduction,
+                              dm_Tensor *gx) {
   Total<C> total;
   DM_TRY(total_of<C>(rows, h, reduction, &total));
-  return dm_launch((nll_backward_kernel<C, T>), dm_blocks(rows.r.n), DM_THREADS, 0, rows,
-                   (const C *)dm_tensor_data(h.gy.t), reduction != DM_LOSS_NONE, total, gx);
+  return dm_launch(nll_backward_kernel<C>, dm_blocks(rows.r.n), DM_THREADS, 0, rows,
+                   (const C *)dm_tensor_data(h.gy.t), reduction != DM_LOSS_NONE, total,
+                   result_of<C>(gx));
 }
 
 /* in: gy, labels, and maybe weights; log-probabilities are not needed. */
@@ -556,6 +577,6 @@ DM_CUDA_KERNEL(nll_loss_backward_cuda) {
       cudaMemsetAsync(dm_tensor_data(gx), 0, (size_t)dm_tensor_bytes(gx), dm_cuda_stream()));
   DM_TRY(rows_new(c, gx, 1, a->ignore_index, &h, &rows));
   DM_TRY(dm_dense_cast(c->in[0], dm_compute_dtype(dtype), &h.gy.t));
-  DM_FLOAT_TYPES(
-      dtype, { return nll_backward<C, T>(rows, h, a->reduction, (T *)dm_tensor_data(gx)); });
+  return dtype == DM_F64 ? nll_backward<double>(rows, h, a->reduction, gx)
+                         : nll_backward<float>(rows, h, a->reduction, gx);
 }

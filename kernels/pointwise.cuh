@@ -15,8 +15,8 @@
    constant of the launch.
 
    Few kernels build fast: the formats of 16 bits share one, which converts a pack at a time,
-   and so do the strided elements of many formulas, by a functor with a switch (`Any` below).
-   All threads of a launch go the same way in both. */
+   and many formulas share one, by a functor with a switch (dm_switches below), which a thread
+   runs through once for a pack. All threads of a launch go the same way in both. */
 #ifndef DM_POINTWISE_CUH
 #define DM_POINTWISE_CUH
 
@@ -105,6 +105,25 @@ static __device__ inline void dm_read_pack(const dm_Inputs<float, N> &in, int j,
   for (int i = 0; i < V; i++) x->v[i] = truth.v[i] ? one : T{};
 }
 
+/* Whether a functor holds several formulas and a switch. It then has, instead of the operator,
+   `all`, which computes the V results y of x[operand][element] by one run through the
+   switch. */
+template <class Fn> static constexpr bool dm_switches = false;
+
+/* y[i] = fn(x[0][i], x[1][i] ...) for V elements of the N operands. */
+template <int N, int V, class Fn, class C>
+static __device__ inline void dm_each(const Fn &fn, const C (*x)[V], C *y) {
+  if constexpr (dm_switches<Fn>) {
+    fn.template all<V>(x, y);
+  } else {
+    for (int i = 0; i < V; i++) {
+      C one[N > 0 ? N : 1];
+      for (int j = 0; j < N; j++) one[j] = x[j][i];
+      y[i] = fn(one);
+    }
+  }
+}
+
 /* The packed kernel: one pack per thread and step. `dtype` is that of the operands that are no
    bools; T is float or dm_Low. The walk counts packs of V elements; n is the number of
    elements, as the last pack may be short. */
@@ -127,11 +146,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
       else
         for (int i = 0; i < V; i++) a[j][i] = in.constant[j];
     }
-    for (int i = 0; i < V; i++) {
-      float one[N > 0 ? N : 1];
-      for (int j = 0; j < N; j++) one[j] = a[j][i];
-      y[i] = fn(one);
-    }
+    dm_each<N, V>(fn, a, y);
     if (out_dtype == DM_BOOL) {
       dm_narrow_run<float, bool, V>((bool *)out + off[0], m, y);
     } else {
@@ -147,11 +162,12 @@ static __global__ void __launch_bounds__(DM_THREADS)
     strided_kernel(Fn fn, void *out, int out_dtype, dm_Inputs<C, N> in, dm_Walk<N + 1> walk) {
   for (int64_t i = dm_thread(); i < walk.numel; i += dm_threads()) {
     int64_t off[N + 1];
-    C a[N > 0 ? N : 1];
+    C a[N > 0 ? N : 1][1], y[1];
     walk.at(i, off);
     for (int j = 0; j < N; j++)
-      a[j] = in.data[j] ? dm_load<C>(in.dtype[j], in.data[j], off[j + 1]) : in.constant[j];
-    dm_store<C>(out_dtype, out, off[0], fn(a));
+      a[j][0] = in.data[j] ? dm_load<C>(in.dtype[j], in.data[j], off[j + 1]) : in.constant[j];
+    dm_each<N, 1>(fn, a, y);
+    dm_store<C>(out_dtype, out, off[0], y[0]);
   }
 }
 
@@ -168,7 +184,7 @@ template <class C, int N> struct dm_Operands {
   dm_Inputs<C, N> in =
       {}; /* initialised with padding: captured launches compare their arguments' bytes */
   dm_Walk<N + 1> walk;
-  void *data[N + 1];
+  void *data[N + 1]; /* NULL: a host number */
 
   dm_Operands(dm_Tensor *out, dm_Tensor *const *inputs) {
     dm_Tensor *all[N + 1] = {out};
@@ -176,7 +192,8 @@ template <class C, int N> struct dm_Operands {
     walk = dm_walk<N + 1>(all, data, true);
     for (int j = 0; j < N; j++) {
       in.dtype[j] = inputs[j]->dtype;
-      in.data[j] = dm_is_host(inputs[j]) ? NULL : data[j + 1];
+      if (dm_is_host(inputs[j])) data[j + 1] = NULL;
+      in.data[j] = data[j + 1];
       if (!in.data[j]) dm_constant(inputs[j], &in.constant[j]);
     }
   }
@@ -191,33 +208,6 @@ static dm_status dm_strided(dm_Tensor *out, dm_Tensor *const *in, Fn fn) {
                    o.data[0], (int)out->dtype, o.in, o.walk);
 }
 
-/* Turns the walk into one over packs of V elements; false where that is impossible. Every
-   operand's last dim has to be contiguous, with packs aligned to words of their size, or
-   repeat one element. With more than one row, rows have to be whole packs. */
-template <class C, int N>
-static bool dm_walk_packs(dm_Operands<C, N> *o, const dm_Tensor *out, int V) {
-  dm_Walk<N + 1> *w = &o->walk;
-  const int last = w->ndim - 1;
-  if (last < 0 || w->stride[0][last] != 1 || (last > 0 && w->shape[last] % V != 0))
-    return false;
-  for (int k = 0; k <= N; k++) {
-    const int dtype = k == 0 ? out->dtype : o->in.dtype[k - 1];
-    /* Host numbers and repeated elements need no packs. */
-    if ((k > 0 && !o->in.data[k - 1]) || w->stride[k][last] == 0) continue;
-    if (w->stride[k][last] != 1) return false;
-    if ((uintptr_t)o->data[k] % (uintptr_t)(V * dm_dtype_sizes[dtype]) != 0) return false;
-    for (int d = 0; d < last; d++)
-      if (w->stride[k][d] % V != 0) return false;
-  }
-  for (int k = 0; k <= N; k++) w->stride[k][last] *= V;
-  w->shape[last] = dm_ceil_div(w->shape[last], V);
-  w->numel = dm_ceil_div(w->numel, V);
-  w->wide = w->numel >= INT64_C(1) << 31;
-  if (!w->wide)
-    for (int d = 0; d <= last; d++) w->div[d] = dm_divisor(w->shape[d]);
-  return true;
-}
-
 /* Launches the packed kernel where the walk allows packs, else the strided one, with a functor
    of its own. */
 template <class T, int N, class Fn, class Any>
@@ -225,7 +215,9 @@ static dm_status dm_packed(dm_Tensor *out, dm_Tensor *const *in, dm_DType dtype,
                            Any any) {
   if (out->numel == 0) return DM_OK;
   dm_Operands<float, N> o(out, in);
-  if (!dm_walk_packs<float, N>(&o, out, dm_pack_size<T>()))
+  int bytes[N + 1] = {(int)dm_dtype_sizes[out->dtype]};
+  for (int j = 0; j < N; j++) bytes[j + 1] = (int)dm_dtype_sizes[in[j]->dtype];
+  if (!dm_walk_pack(&o.walk, o.walk.stride, N + 1, o.data, bytes, dm_pack_size<T>()))
     return dm_strided<float, N>(out, in, any);
   return dm_launch((packed_kernel<Fn, T, N>), dm_blocks(o.walk.numel), DM_THREADS, 0, fn,
                    o.data[0], (int)out->dtype, (int)dtype, o.in, o.walk, out->numel);

@@ -93,8 +93,8 @@ template <class C, class T> static Elements<C, T> elements(const dm_Tensor *t) {
   return e;
 }
 
-/* The elements of T in 16 bytes. */
-template <class T> static constexpr int run_of() { return 16 / (int)sizeof(T); }
+/* The elements per thread: dm_run_size, of integers one. */
+template <class T> static constexpr int run_of() { return dm_run_size<T>(); }
 template <> constexpr int run_of<void>() { return 1; }
 
 static bool is_word(const dm_Tensor *t, int V) {
@@ -174,28 +174,48 @@ static __device__ inline int64_t element_of(const dm_PoolAxis &a, int64_t o, int
 template <class C> static __device__ inline C lowest(void) { return -INFINITY; }
 template <> __device__ inline int64_t lowest<int64_t>(void) { return INT64_MIN; }
 
-/* Loads V codes as one word. */
-template <class Code, int V>
-static __device__ inline void load_codes(const Code *codes, int64_t i, int64_t *v) {
-  const dm_Run<Code, V> run = *(const dm_Run<Code, V> *)(codes + i);
-  for (int k = 0; k < V; k++) v[k] = (int64_t)run.v[k];
+/* Codes, of 8 bits or of 32, V of which are loaded or stored as one word. */
+struct Codes {
+  void *data;
+  int64_t bytes; /* of each: 1 or 4 */
+
+  template <class T, int V> __device__ void get_as(int64_t i, int32_t *v) const {
+    const dm_Run<T, V> run = *(const dm_Run<T, V> *)((const T *)data + i);
+    for (int k = 0; k < V; k++) v[k] = (int32_t)run.v[k];
+  }
+  template <class T, int V> __device__ void put_as(int64_t i, const int32_t *v) const {
+    dm_Run<T, V> run;
+    for (int k = 0; k < V; k++) run.v[k] = (T)v[k];
+    *(dm_Run<T, V> *)((T *)data + i) = run;
+  }
+  template <int V> __device__ void get(int64_t i, int32_t *v) const {
+    if (bytes == 1) get_as<uint8_t, V>(i, v);
+    else get_as<int32_t, V>(i, v);
+  }
+  template <int V> __device__ void put(int64_t i, const int32_t *v) const {
+    if (bytes == 1) put_as<uint8_t, V>(i, v);
+    else put_as<int32_t, V>(i, v);
+  }
+};
+static Codes codes_of(const dm_Tensor *t) {
+  return {dm_tensor_data(t), dm_dtype_size((dm_DType)t->dtype)};
 }
 
 /* max_pool forward: one thread per run of V outputs; writes the maximum and its code. Padding
    is skipped, not compared. */
-template <class C, class T, class Code, int V>
+template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
-    max_kernel(Elements<C, T> x, Elements<C, T> y, Code *codes, Windows v, Planes out) {
+    max_kernel(Elements<C, T> x, Elements<C, T> y, Codes codes, Windows v, Planes out) {
   for (int64_t i = dm_thread(); i < out.n_run; i += dm_threads()) {
     const Position o = out.split<V>(i);
     const int64_t top = dm_pool_first_inside(&v.h, o.row);
     const int64_t left = dm_pool_first_inside(&v.w, o.col);
     /* All V channels share the window, each with a maximum of its own. */
     C best[V];
-    dm_Run<Code, V> code;
+    int32_t code[V];
     for (int k = 0; k < V; k++) {
       best[k] = lowest<C>();
-      code.v[k] = (Code)(top * v.w.kernel + left);
+      code[k] = (int32_t)(top * v.w.kernel + left);
     }
     /* Rows from `top` on are inside the image; the first one beyond it ends the loop. */
     for (int64_t r = top; r < v.h.kernel; r++) {
@@ -209,21 +229,20 @@ static __global__ void __launch_bounds__(DM_THREADS)
         for (int k = 0; k < V; k++) {
           if (!(a[k] > best[k] || a[k] != a[k])) continue;
           best[k] = a[k]; /* the first of equal elements; the last NaN */
-          code.v[k] = (Code)(r * v.w.kernel + s);
+          code[k] = (int32_t)(r * v.w.kernel + s);
         }
       }
     }
     y.template put<V>(i * V, best);
-    *(dm_Run<Code, V> *)(codes + i * V) = code;
+    codes.put<V>(i * V, code);
   }
 }
 
 /* max_pool backward: one thread per run of V inputs sums gy of the windows whose code points
    at it. */
-template <class C, class T, class Code, int V>
+template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
-    scatter_kernel(Elements<C, T> gy, const Code *codes, Elements<C, T> gx, Windows v,
-                   Planes in) {
+    scatter_kernel(Elements<C, T> gy, Codes codes, Elements<C, T> gx, Windows v, Planes in) {
   for (int64_t i = dm_thread(); i < in.n_run; i += dm_threads()) {
     const Position at = in.split<V>(i);
     int64_t p, p_end, q_begin, q_end;
@@ -235,13 +254,13 @@ static __global__ void __launch_bounds__(DM_THREADS)
       for (int64_t q = q_begin; r >= 0 && q < q_end; q++) {
         const int64_t s = element_of(v.w, q, at.col);
         const int64_t o = ((at.plane * v.h.out + p) * v.w.out + q) * in.inner + at.c;
-        int64_t code[V];
+        int32_t code[V];
         C g[V];
         if (s < 0) continue;
-        load_codes<Code, V>(codes, o, code);
+        codes.get<V>(o, code);
         gy.template get<V>(o, g);
         for (int k = 0; k < V; k++)
-          if (code[k] == r * v.w.kernel + s) sum[k] += g[k];
+          if (code[k] == (int32_t)(r * v.w.kernel + s)) sum[k] += g[k];
       }
     }
     gx.template put<V>(i * V, sum);
@@ -249,27 +268,29 @@ static __global__ void __launch_bounds__(DM_THREADS)
 }
 
 /* Picks from x the elements that the codes name; one thread per output. */
-template <class T, class Code>
+template <class T>
 static __global__ void __launch_bounds__(DM_THREADS)
-    gather_kernel(const T *x, const Code *codes, T *y, Windows v, Planes out) {
+    gather_kernel(const T *x, Codes codes, T *y, Windows v, Planes out) {
   const int64_t n_in = v.h.in * v.w.in;
   for (int64_t i = dm_thread(); i < out.n_run; i += dm_threads()) {
     const Position o = out.split<1>(i);
-    const int64_t from = dm_pool_corner(&v.h, &v.w, o.row, o.col) +
-                         dm_pool_position(&v.h, &v.w, (int32_t)codes[i]);
+    int32_t code;
+    codes.get<1>(i, &code);
+    const int64_t from =
+        dm_pool_corner(&v.h, &v.w, o.row, o.col) + dm_pool_position(&v.h, &v.w, code);
     y[i] = from >= 0 && from < n_in ? x[(o.plane * n_in + from) * out.inner + o.c] : T{};
   }
 }
 
 /* Turns codes into positions in the plane h * w, counted from `base`: PyTorch's
    return_indices. */
-template <class Code>
 static __global__ void __launch_bounds__(DM_THREADS)
-    position_kernel(const Code *codes, int64_t *y, int base, Windows v, Planes out) {
+    position_kernel(Codes codes, int64_t *y, int base, Windows v, Planes out) {
   for (int64_t i = dm_thread(); i < out.n_run; i += dm_threads()) {
     const Position o = out.split<1>(i);
-    y[i] = dm_pool_corner(&v.h, &v.w, o.row, o.col) +
-           dm_pool_position(&v.h, &v.w, (int32_t)codes[i]) + base;
+    int32_t code;
+    codes.get<1>(i, &code);
+    y[i] = dm_pool_corner(&v.h, &v.w, o.row, o.col) + dm_pool_position(&v.h, &v.w, code) + base;
   }
 }
 
@@ -288,18 +309,6 @@ static Windows max_windows(const dm_MaxPoolAttr *a, const int64_t *in, const int
   return v;
 }
 
-/* Runs the statements with `Code`, the type of the codes. */
-#define CODE_TYPES(CODES, ...)     \
-  do {                             \
-    if ((CODES)->dtype == DM_U8) { \
-      typedef uint8_t Code;        \
-      __VA_ARGS__                  \
-    } else {                       \
-      typedef int32_t Code;        \
-      __VA_ARGS__                  \
-    }                              \
-  } while (0)
-
 /* in: x (N, C, H, W); out: y (N, C, P, Q) and the codes, of y's shape. */
 DM_CUDA_KERNEL(max_pool2d_coded_cuda) {
   dm_Tensor *x, *y = c->out[0], *codes = c->out[1];
@@ -308,13 +317,13 @@ DM_CUDA_KERNEL(max_pool2d_coded_cuda) {
   const bool last = lie_last(c->in[0], y);
   DM_TRY(dm_layout_new(c->in[0], last, &x));
   const Windows v = max_windows(DM_ATTR(dm_MaxPoolAttr, c), dm_plane_size(x), dm_plane_size(y));
-  POOL_TYPES(x->dtype, CODE_TYPES(codes, {
-               RUNS(run_of<T>(), last, y, x, codes, {
-                 st = dm_launch((max_kernel<C, T, Code, V>), dm_blocks(y->numel / V),
-                                DM_THREADS, 0, (elements<C, T>(x)), (elements<C, T>(y)),
-                                (Code *)dm_tensor_data(codes), v, planes_of(y, last, V));
-               });
-             }););
+  POOL_TYPES(x->dtype, {
+    RUNS(run_of<T>(), last, y, x, codes, {
+      st = dm_launch((max_kernel<C, T, V>), dm_blocks(y->numel / V), DM_THREADS, 0,
+                     (elements<C, T>(x)), (elements<C, T>(y)), codes_of(codes), v,
+                     planes_of(y, last, V));
+    });
+  });
   dm_tensor_unref(&x);
   return st;
 }
@@ -331,14 +340,13 @@ DM_CUDA_KERNEL(max_pool2d_scatter_cuda) {
   DM_GO(dm_layout_new(c->in[1], last, &codes));
   {
     const Windows v = max_windows(&a->max, a->size, dm_plane_size(codes));
-    POOL_TYPES(gy->dtype, CODE_TYPES(codes, {
-                 RUNS(run_of<T>(), last, gx, gy, codes, {
-                   st = dm_launch((scatter_kernel<C, T, Code, V>), dm_blocks(gx->numel / V),
-                                  DM_THREADS, 0, (elements<C, T>(gy)),
-                                  (const Code *)dm_tensor_data(codes), (elements<C, T>(gx)), v,
-                                  planes_of(gx, last, V));
-                 });
-               }););
+    POOL_TYPES(gy->dtype, {
+      RUNS(run_of<T>(), last, gx, gy, codes, {
+        st = dm_launch((scatter_kernel<C, T, V>), dm_blocks(gx->numel / V), DM_THREADS, 0,
+                       (elements<C, T>(gy)), codes_of(codes), (elements<C, T>(gx)), v,
+                       planes_of(gx, last, V));
+      });
+    });
   }
 done:
   dm_tensor_unref(&codes);
@@ -357,12 +365,11 @@ DM_CUDA_KERNEL(max_pool2d_gather_cuda) {
   {
     const Windows v =
         max_windows(DM_ATTR(dm_MaxPoolAttr, c), dm_plane_size(x), dm_plane_size(y));
-    DM_SIZE_TYPES(x->dtype, CODE_TYPES(codes, {
-                    st = dm_launch((gather_kernel<T, Code>), dm_blocks(y->numel), DM_THREADS, 0,
-                                   (const T *)dm_tensor_data(x),
-                                   (const Code *)dm_tensor_data(codes), (T *)dm_tensor_data(y),
-                                   v, planes_of(y, last, 1));
-                  }););
+    DM_SIZE_TYPES(x->dtype, {
+      st = dm_launch(gather_kernel<T>, dm_blocks(y->numel), DM_THREADS, 0,
+                     (const T *)dm_tensor_data(x), codes_of(codes), (T *)dm_tensor_data(y), v,
+                     planes_of(y, last, 1));
+    });
   }
 done:
   dm_tensor_unref(&codes);
@@ -379,11 +386,8 @@ DM_CUDA_KERNEL(max_pool2d_position_cuda) {
   const bool last = lie_last(c->in[0], y);
   DM_TRY(dm_layout_new(c->in[0], last, &codes));
   const Windows v = max_windows(&a->max, a->size, dm_plane_size(codes));
-  CODE_TYPES(codes, {
-    st = dm_launch(position_kernel<Code>, dm_blocks(y->numel), DM_THREADS, 0,
-                   (const Code *)dm_tensor_data(codes), (int64_t *)dm_tensor_data(y), c->base,
-                   v, planes_of(y, last, 1));
-  });
+  st = dm_launch(position_kernel, dm_blocks(y->numel), DM_THREADS, 0, codes_of(codes),
+                 (int64_t *)dm_tensor_data(y), c->base, v, planes_of(y, last, 1));
   dm_tensor_unref(&codes);
   return st;
 }

@@ -162,16 +162,20 @@ enum {
   DM_WIDTH = 1024  /* blocks worth having */
 };
 
-/* The parameters of one reduction, passed to its kernels by value. */
-template <class Reducer> struct dm_Plan {
-  Reducer reducer;
-  dm_Reduced out;
-  const void *x;
-  int dtype;
+/* How a reduction is divided among threads. */
+struct dm_Division {
   int lanes;              /* threads that share an output, or columns of a block */
   int64_t n_chunk, chunk; /* chunks of a reduction, and loads in one */
   dm_Walk<1> kept, red; /* offsets of loads: of the kept dims and of the reduced ones; one side
                            counts V elements a load */
+};
+
+/* The parameters of one reduction, passed to its kernels by value. */
+template <class Reducer> struct dm_Plan : dm_Division {
+  Reducer reducer;
+  dm_Reduced out;
+  const void *x;
+  int64_t dtype; /* as wide as x: captured launches compare their arguments' bytes */
   typename Reducer::State *partial; /* (outputs, n_chunk) when there are several */
 };
 
@@ -285,41 +289,6 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 /* ---- how it is divided among threads ---- */
 
-/* The walk over the dims of x in mask, with neighbouring dims merged where memory allows.
-   Where order does not matter, dims are sorted by falling strides first. */
-static inline dm_Walk<1> dm_dims_walk(const dm_Tensor *x, unsigned mask, bool ordered) {
-  dm_Walk<1> w = {};
-  int dim[DM_MAX_DIM], n = 0;
-  w.ndim = 0;
-  w.numel = 1;
-  for (int d = 0; d < x->ndim; d++) {
-    if (!(mask >> d & 1u) || x->shape[d] == 1) continue;
-    int k = n++;
-    for (; k > 0 && !ordered && x->stride[dim[k - 1]] < x->stride[d]; k--) dim[k] = dim[k - 1];
-    dim[k] = d;
-  }
-  for (int i = 0; i < n; i++) {
-    const int64_t size = x->shape[dim[i]], stride = x->stride[dim[i]];
-    w.numel *= size;
-    if (w.ndim > 0 && w.stride[0][w.ndim - 1] == stride * size) w.shape[w.ndim - 1] *= size;
-    else w.shape[w.ndim++] = size;
-    w.stride[0][w.ndim - 1] = stride;
-  }
-  if (w.ndim == 0 || w.numel == 0) {
-    w.ndim = 1;
-    w.shape[0] = w.numel;
-    w.stride[0][0] = 0;
-  }
-  return w;
-}
-
-/* Computes the divisors of a walk; called once its shape is final. */
-static inline void dm_walk_ready(dm_Walk<1> *w) {
-  w->wide = w->numel >= INT64_C(1) << 31;
-  for (int d = 0; d < w->ndim && !w->wide && w->numel > 0; d++)
-    w->div[d] = dm_divisor(w->shape[d]);
-}
-
 /* Whether elements of both walks may be loaded V at a time along `along`: contiguous there,
    and every offset a multiple of V. */
 static inline bool dm_walks_in(const dm_Walk<1> &along, const dm_Walk<1> &other, const void *x,
@@ -347,8 +316,7 @@ static inline int dm_lanes(int64_t n, int most) {
 
 /* Cuts a reduction of n loads into chunks, given the threads that share one and the blocks
    that all outputs make: up to DM_WIDTH blocks, with DM_SHORT to DM_CHAIN loads per thread. */
-template <class Reducer>
-static inline void dm_cut(dm_Plan<Reducer> *p, int64_t n, int64_t threads, int64_t blocks) {
+static inline void dm_cut(dm_Division *p, int64_t n, int64_t threads, int64_t blocks) {
   /* At least as many chunks as bound a thread's chain, at most as many as leave it DM_SHORT
      loads. */
   const int64_t most = dm_ceil_div(n, threads * DM_SHORT);
@@ -360,37 +328,43 @@ static inline void dm_cut(dm_Plan<Reducer> *p, int64_t n, int64_t threads, int64
   p->n_chunk = chunks > 1 ? dm_ceil_div(n, p->chunk) : 1;
 }
 
-/* Chooses the threads per output, cuts, and launches the one or two kernels. */
-template <bool rows, class T, int V, class Reducer>
-static dm_status dm_launch_reduction(dm_Plan<Reducer> p) {
-  typedef typename Reducer::State State;
-  const int64_t n_out = rows ? p.kept.numel : p.kept.numel * V;
+/* Chooses the threads per output and cuts; returns the grid. */
+static inline dim3 dm_divide_work(dm_Division *p, bool rows, int64_t n_out) {
   int64_t blocks;
   if (rows) {
-    const int64_t n = p.red.numel;
+    const int64_t n = p->red.numel;
     /* Long rows take a block, and so do those of middle length if there are few of them. */
-    p.lanes = n > 512 || (n > 64 && n_out < 512) ? DM_THREADS : dm_lanes(n, 32);
-    blocks = dm_ceil_div(n_out * p.lanes, DM_THREADS);
-    dm_cut(&p, n, p.lanes, blocks);
+    p->lanes = n > 512 || (n > 64 && n_out < 512) ? DM_THREADS : dm_lanes(n, 32);
+    blocks = dm_ceil_div(n_out * p->lanes, DM_THREADS);
+    dm_cut(p, n, p->lanes, blocks);
   } else {
-    p.lanes = dm_lanes(p.kept.numel, 32);
-    blocks = dm_ceil_div(p.kept.numel, p.lanes);
-    dm_cut(&p, p.red.numel, DM_THREADS / p.lanes, blocks);
+    p->lanes = dm_lanes(p->kept.numel, 32);
+    blocks = dm_ceil_div(p->kept.numel, p->lanes);
+    dm_cut(p, p->red.numel, DM_THREADS / p->lanes, blocks);
   }
-  dm_walk_ready(&p.kept);
-  dm_walk_ready(&p.red);
+  dm_walk_ready(&p->kept);
+  dm_walk_ready(&p->red);
+  return dim3((unsigned)blocks, (unsigned)p->n_chunk);
+}
+
+/* Divides the work and launches `kernel`, which reduces rows or columns, V elements a load, and
+   where a reduction was cut the one that joins its chunks. */
+template <class Reducer>
+static dm_status dm_launch_reduction(dm_Plan<Reducer> p, bool rows, int V,
+                                     void (*kernel)(dm_Plan<Reducer>)) {
+  typedef typename Reducer::State State;
+  const int64_t n_out = rows ? p.kept.numel : p.kept.numel * V;
+  const dim3 grid = dm_divide_work(&p, rows, n_out);
   const int64_t bytes = p.n_chunk > 1 ? n_out * p.n_chunk * (int64_t)sizeof(State) : 0;
-  const dim3 grid((unsigned)blocks, (unsigned)p.n_chunk);
   void *scratch = NULL;
   if (bytes > 0) DM_TRY(dm_cuda_scratch(bytes, &scratch));
   p.partial = (State *)scratch;
-  dm_status st;
-  if constexpr (rows) st = dm_launch((dm_rows_kernel<Reducer, T, V>), grid, DM_THREADS, 0, p);
-  else st = dm_launch((dm_columns_kernel<Reducer, T, V>), grid, DM_THREADS, 0, p);
+  dm_status st = dm_launch_on(dm_cuda_stream(), rows ? "dm_rows_kernel" : "dm_columns_kernel",
+                              kernel, grid, DM_THREADS, 0, p);
   if (st == DM_OK && bytes > 0) {
     p.lanes = p.n_chunk > 128 ? DM_THREADS : dm_lanes(p.n_chunk, 32);
-    blocks = dm_ceil_div(n_out * p.lanes, DM_THREADS);
-    st = dm_launch((dm_join_kernel<Reducer>), dim3((unsigned)blocks), DM_THREADS, 0, p, n_out);
+    const unsigned blocks = (unsigned)dm_ceil_div(n_out * p.lanes, DM_THREADS);
+    st = dm_launch((dm_join_kernel<Reducer>), dim3(blocks), DM_THREADS, 0, p, n_out);
   }
   if (bytes > 0) dm_cuda_scratch_free(scratch, bytes);
   return st;
@@ -406,7 +380,8 @@ static bool dm_try_dense(const dm_Plan<Reducer> &plan, bool rows, dm_status *st)
                    sizeof(T)))
     return false;
   dm_walk_in(rows ? &p.red : &p.kept, rows ? across : down);
-  *st = rows ? dm_launch_reduction<true, T, across>(p) : dm_launch_reduction<false, T, down>(p);
+  *st = rows ? dm_launch_reduction(p, true, across, dm_rows_kernel<Reducer, T, across>)
+             : dm_launch_reduction(p, false, down, dm_columns_kernel<Reducer, T, down>);
   return true;
 }
 
@@ -435,8 +410,8 @@ static dm_status dm_cuda_reduce(const dm_Tensor *x, unsigned mask, const Reducer
   p.out = out;
   p.x = dm_tensor_data(x);
   p.dtype = x->dtype;
-  p.kept = dm_dims_walk(x, ~mask, true);
-  p.red = dm_dims_walk(x, mask, Reducer::positional);
+  dm_walk_dims(&p.kept, p.kept.stride, x, ~mask, true);
+  dm_walk_dims(&p.red, p.red.stride, x, mask, Reducer::positional);
   if (p.kept.numel == 0) return DM_OK;
   /* The strides of the innermost kept and reduced dims decide: threads go along the smaller
      one. */
@@ -445,8 +420,9 @@ static dm_status dm_cuda_reduce(const dm_Tensor *x, unsigned mask, const Reducer
   const bool rows =
       p.kept.shape[p.kept.ndim - 1] < 4 || p.red.numel <= 1 || llabs(down) >= llabs(along);
   if (dm_try_fast<fast>(p, rows, &st)) return st;
-  return rows ? dm_launch_reduction<true, dm_AnyType, 1>(p)
-              : dm_launch_reduction<false, dm_AnyType, 1>(p);
+  return dm_launch_reduction(p, rows, 1,
+                             rows ? dm_rows_kernel<Reducer, dm_AnyType, 1>
+                                  : dm_columns_kernel<Reducer, dm_AnyType, 1>);
 }
 
 /* The outputs of a reduction without positions. */

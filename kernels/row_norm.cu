@@ -206,7 +206,7 @@ enum { KEPT = 4 }; /* runs of a row that a thread keeps in registers */
    DM_THREADS * KEPT are not kept. */
 #define ROW_WAYS(S, PACKS, ...)                                  \
   do {                                                           \
-    const int wide = 16 / (int)sizeof(T);                        \
+    const int wide = dm_run_size<T>();                           \
     const int64_t n_load = (PACKS) ? (S).len / wide : INT64_MAX; \
     (S).lanes = n_load <= 32 * KEPT ? 32 : DM_THREADS;           \
     if (n_load <= (S).lanes * KEPT) {                            \
@@ -236,7 +236,7 @@ static dm_status rows_forward(dm_Call *c, const dm_RowNormBackwardAttr &a) {
   DM_STORED_TYPES(out->dtype, {
     const dm_From<T> x = from_of<T>(own[0]);
     const dm_To<T> y = to_of<T>(out);
-    const int most = 16 / (int)sizeof(T);
+    const int most = dm_run_size<T>();
     const bool packs = s.len % most == 0 && runs_of(x, 16) && runs_of(y, 16) &&
                        affine_runs(w, s, dtype, most) && affine_runs(b, s, dtype, most);
     ROW_WAYS(s, packs, {
@@ -264,7 +264,7 @@ DM_CUDA_KERNEL(group_norm_cuda) {
 template <class C, class T>
 static dm_status rows_backward(dm_Call *c, const dm_RowNormBackwardAttr &a, const dm_Tensor *gy,
                                const dm_Tensor *x, const dm_Vector &w, C *stats) {
-  const int most = 16 / (int)sizeof(T);
+  const int most = dm_run_size<T>();
   const Channels ch = {a.outer, c->out[1]->numel, a.inner, 1, 0};
   RowShape s = row_shape(x, a);
   GradSums<C, T> sums;

@@ -29,39 +29,63 @@ extern "C" {
 #include "base/triple.inc"
 #undef U
 
+/* The formulas of N operands in one functor; `op` selects. */
+enum Triple {
+#define TRIPLE(NAME, N, ...) NAME##_id,
+#include "base/triple.inc"
+};
+template <int N, class C> struct Triples {
+  C p, q, op;
+  template <int V> __device__ void all(const C (*x)[V], C *y) const {
+    switch ((int)op) {
+#define TRIPLE(NAME, OPERANDS, ...)                                                  \
+  case NAME##_id:                                                                    \
+    if constexpr (N == OPERANDS) return dm_each<N, V>(NAME##_triple<C>{p, q}, x, y); \
+    break;
+#include "base/triple.inc"
+    }
+    for (int i = 0; i < V; i++) y[i] = 0;
+  }
+};
+template <int N, class C> static constexpr bool dm_switches<Triples<N, C>> = true;
+
 /* Computes in the output's dtype, integers in int64. A mask is the first operand, read as a
    number of that dtype. */
-template <template <class> class Fn, int N>
-static dm_status run(dm_Tensor *out, dm_Tensor *const *in, double p, double q) {
+template <int N> struct Formulas { template <class C> using Functor = Triples<N, C>; };
+template <int N>
+static dm_status run(Triple op, dm_Tensor *out, dm_Tensor *const *in, double p, double q) {
+  typedef Formulas<N> F;
   const dm_DType dtype = (dm_DType)out->dtype;
-  if (dm_is_float(dtype)) return dm_pointwise_float<Fn, N>(out, in, dtype, p, q);
-  const Fn<int64_t> whole = {dm_saturate_i64(p), dm_saturate_i64(q)};
+  if (dm_is_float(dtype))
+    return dm_pointwise_any<F::template Functor, F::template Functor, N>(out, in, dtype, p, q,
+                                                                         op);
+  const Triples<N, int64_t> whole = {dm_saturate_i64(p), dm_saturate_i64(q), op};
   return dm_strided<int64_t, N>(out, in, whole);
 }
 
-DM_CUDA_KERNEL(where_cuda) { return run<choose_triple, 3>(c->out[0], c->in, 0, 0); }
+DM_CUDA_KERNEL(where_cuda) { return run<3>(choose_id, c->out[0], c->in, 0, 0); }
 DM_CUDA_KERNEL(masked_fill_cuda) {
   dm_Tensor *const in[3] = {c->in[1], c->in[2], c->in[0]};
-  return run<choose_triple, 3>(c->out[0], in, 0, 0);
+  return run<3>(choose_id, c->out[0], in, 0, 0);
 }
 DM_CUDA_KERNEL(clamp_cuda) {
   const dm_ClampAttr *a = DM_ATTR(dm_ClampAttr, c);
-  return run<clamp_triple, 1>(c->out[0], c->in, dm_clamp_low(a), dm_clamp_high(a));
+  return run<1>(clamp_id, c->out[0], c->in, dm_clamp_low(a), dm_clamp_high(a));
 }
 DM_CUDA_KERNEL(clamp_backward_cuda) {
   const dm_ClampAttr *a = DM_ATTR(dm_ClampAttr, c);
-  return run<clamp_backward_triple, 2>(c->out[0], c->in, dm_clamp_low(a), dm_clamp_high(a));
+  return run<2>(clamp_backward_id, c->out[0], c->in, dm_clamp_low(a), dm_clamp_high(a));
 }
 DM_CUDA_KERNEL(nan_to_number_cuda) {
   const double nan = DM_ATTR(dm_NanToNumberAttr, c)->nan;
-  return run<nan_to_number_triple, 3>(c->out[0], c->in, nan, 0);
+  return run<3>(nan_to_number_id, c->out[0], c->in, nan, 0);
 }
-DM_CUDA_KERNEL(lerp_cuda) { return run<lerp_triple, 3>(c->out[0], c->in, 0, 0); }
+DM_CUDA_KERNEL(lerp_cuda) { return run<3>(lerp_id, c->out[0], c->in, 0, 0); }
 DM_CUDA_KERNEL(addcmul_cuda) {
-  return run<addcmul_triple, 3>(c->out[0], c->in, DM_ATTR(dm_ValueAttr, c)->value, 0);
+  return run<3>(addcmul_id, c->out[0], c->in, DM_ATTR(dm_ValueAttr, c)->value, 0);
 }
 DM_CUDA_KERNEL(addcdiv_cuda) {
-  return run<addcdiv_triple, 3>(c->out[0], c->in, DM_ATTR(dm_ValueAttr, c)->value, 0);
+  return run<3>(addcdiv_id, c->out[0], c->in, DM_ATTR(dm_ValueAttr, c)->value, 0);
 }
 
 /* The Huber loss of each element, of a prediction and a target at the distance d: d^2 / 2 up to
@@ -70,9 +94,9 @@ DM_CUDA_KERNEL(addcdiv_cuda) {
    in the prediction, d / unit, which ends at +-bound / unit. */
 DM_CUDA_KERNEL(huber_term_cuda) {
   const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
-  return run<huber_term_triple, 2>(c->out[0], c->in, a->bound, a->unit);
+  return run<2>(huber_term_id, c->out[0], c->in, a->bound, a->unit);
 }
 DM_CUDA_KERNEL(huber_backward_cuda) {
   const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
-  return run<huber_backward_triple, 3>(c->out[0], c->in, a->bound, a->unit);
+  return run<3>(huber_backward_id, c->out[0], c->in, a->bound, a->unit);
 }

@@ -92,43 +92,55 @@ GROUP(tan, trig_formulas)
 GROUP(sinc, trig_formulas)
 #undef GROUP
 
-/* The formulas of a group in one functor; `op` selects. */
-template <class G, class C> struct UnaryForward {
+/* Formulas that every network runs have a packed kernel of their own, all others share one. */
+template <template <class> class Fn> static constexpr bool alone = false;
+#define ALONE(NAME)                                        \
+  template <> constexpr bool alone<NAME##_forward> = true; \
+  template <> constexpr bool alone<NAME##_backward> = true;
+ALONE(relu)
+ALONE(gelu)
+ALONE(silu)
+#undef ALONE
+
+/* The formulas of a group in one functor, of N = 1 operand forward and of 2 backward; `op`
+   selects. Packs leave out what is only for strided elements. */
+template <class G, int N, class C> struct Shared {
   C p, q, op;
-  __device__ C operator()(const C *x) const {
+  template <int V> __device__ void all(const C (*x)[V], C *y) const {
     switch ((int)op) {
-#define UNARY(NAME, SAVE)                                                \
-  case DM_OP_##NAME:                                                     \
-    if constexpr (dm_same_type<typename Group<NAME##_forward>::type, G>) \
-      return NAME##_v(x[0], p, q);                                       \
+#define UNARY(NAME, SAVE)                                                                 \
+  case DM_OP_##NAME:                                                                      \
+    if constexpr (dm_same_type<typename Group<NAME##_forward>::type, G> &&                \
+                  (V == 1 || (!dm_unpacked<NAME##_forward> && !alone<NAME##_forward>))) { \
+      for (int i = 0; i < V; i++)                                                         \
+        if constexpr (N == 1) y[i] = NAME##_v(x[0][i], p, q);                             \
+        else y[i] = x[0][i] * NAME##_d(x[1][i], p, q);                                    \
+      return;                                                                             \
+    }                                                                                     \
     break;
 #include "unary.gen.def"
 #undef UNARY
     }
-    return 0;
+    for (int i = 0; i < V; i++) y[i] = 0;
   }
 };
-template <class G, class C> struct UnaryBackward {
-  C p, q, op;
-  __device__ C operator()(const C *x) const {
-    switch ((int)op) {
-#define UNARY(NAME, SAVE)                                                 \
-  case DM_OP_##NAME:                                                      \
-    if constexpr (dm_same_type<typename Group<NAME##_backward>::type, G>) \
-      return x[0] * NAME##_d(x[1], p, q);                                 \
-    break;
-#include "unary.gen.def"
-#undef UNARY
-    }
-    return 0;
-  }
+template <class G, int N, class C> static constexpr bool dm_switches<Shared<G, N, C>> = true;
+
+template <class G, int N> struct Sharing {
+  template <class C> using Functor = Shared<G, N, C>;
 };
 
-/* The functors of Fn's group. */
-template <template <class> class Fn> struct Any {
-  template <class C> using Forward = UnaryForward<typename Group<Fn>::type, C>;
-  template <class C> using Backward = UnaryBackward<typename Group<Fn>::type, C>;
-};
+/* Launches Fn, a formula of N operands. */
+template <template <class> class Fn, int N>
+static dm_status formula(dm_Tensor *out, dm_Tensor *const *in, double p, double q, int op) {
+  typedef Sharing<typename Group<Fn>::type, N> S;
+  const dm_DType dtype = (dm_DType)out->dtype;
+  if constexpr (alone<Fn> || dm_unpacked<Fn>)
+    return dm_pointwise_any<Fn, S::template Functor, N>(out, in, dtype, p, q, op);
+  else
+    return dm_pointwise_any<S::template Functor, S::template Functor, N>(out, in, dtype, p, q,
+                                                                         op);
+}
 
 /* ---- integers ---- */
 
@@ -166,10 +178,9 @@ DM_CUDA_KERNEL(unary_cuda) {
   dm_unary_params(c->op->signature, c->attr, pq);
   if (!dm_is_float(dtype)) return integers(c, pq[0], pq[1]);
   switch (dm_op_id(c->op)) {
-#define UNARY(NAME, SAVE)                                                     \
-  case DM_OP_##NAME:                                                          \
-    return dm_pointwise_any<NAME##_forward, Any<NAME##_forward>::Forward, 1>( \
-        out, c->in, dtype, pq[0], pq[1], DM_OP_##NAME);
+#define UNARY(NAME, SAVE) \
+  case DM_OP_##NAME:      \
+    return formula<NAME##_forward, 1>(out, c->in, pq[0], pq[1], DM_OP_##NAME);
 #include "unary.gen.def"
 #undef UNARY
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
@@ -178,20 +189,20 @@ DM_CUDA_KERNEL(unary_cuda) {
 
 /* Applies the activation to a matrix product's result, where no library fuses it. */
 extern "C" dm_status dm_cuda_activate(dm_Tensor *out, dm_Activation a, dm_Tensor *in) {
-  const dm_DType dtype = (dm_DType)out->dtype;
-  if (a == DM_RELU) return dm_pointwise_float<relu_forward, 1>(out, &in, dtype, 0, 0);
-  return dm_pointwise_float<gelu_forward, 1>(out, &in, dtype, dm_activation_param(a), 0);
+  if (a == DM_RELU) return formula<relu_forward, 1>(out, &in, 0, 0, DM_OP_relu);
+  return formula<gelu_forward, 1>(out, &in, dm_activation_param(a), 0, DM_OP_gelu);
 }
 
 /* The reducer of linear's backward with an activation: while it sums the columns of gy (rows,
    columns) for the bias gradient, it multiplies each element by the activation's derivative
    and writes that to `before`. One read of gy serves both. gy, saved and before are dense, of
    one dtype. */
-template <class Fn, class C> struct ActivationSum : dm_Plus {
+template <class C> struct ActivationSum : dm_Plus {
   typedef C In;
   typedef C State;
   static const bool positional = false;
-  Fn fn;
+  dm_Activation activation;
+  C p; /* of gelu */
   const void *saved;
   void *before;
   int dtype;
@@ -209,10 +220,11 @@ template <class Fn, class C> struct ActivationSum : dm_Plus {
     } else {
       by[0] = dm_load<C>(dtype, saved, at);
     }
-    for (int k = 0; k < V; k++) {
-      const C x[2] = {v[k], by[k]};
-      v[k] = fn(x);
-    }
+    const C none = 0;
+    if (activation == DM_RELU)
+      for (int k = 0; k < V; k++) v[k] *= relu_d(by[k], none, none);
+    else
+      for (int k = 0; k < V; k++) v[k] *= gelu_d(by[k], p, none);
     if constexpr (V > 1) {
       dm_narrow_all(dtype, v, &run);
       *(dm_Run<T, V> *)((T *)before + at) = run;
@@ -221,29 +233,20 @@ template <class Fn, class C> struct ActivationSum : dm_Plus {
     }
   }
 };
-template <class Fn, class C> static constexpr bool dm_visits<ActivationSum<Fn, C>> = true;
+template <class C> static constexpr bool dm_visits<ActivationSum<C>> = true;
 
 /* Launches it in the compute type C. */
-template <template <class> class Fn, class C>
-static dm_status activate_backward(dm_Tensor *before, dm_Tensor *sums, double p,
+template <class C>
+static dm_status activate_backward(dm_Tensor *before, dm_Tensor *sums, dm_Activation a,
                                    const dm_Tensor *gy, const dm_Tensor *saved) {
-  ActivationSum<Fn<C>, C> reducer;
-  reducer.fn = {(C)p, C(0)};
+  ActivationSum<C> reducer;
+  reducer.activation = a;
+  reducer.p = (C)dm_activation_param(a);
   reducer.saved = dm_tensor_data(saved);
   reducer.before = dm_tensor_data(before);
   reducer.dtype = gy->dtype;
   return dm_aligned(reducer.saved) ? dm_cuda_reduce<true>(gy, 1, reducer, dm_reduced(sums))
                                    : dm_cuda_reduce<false>(gy, 1, reducer, dm_reduced(sums));
-}
-template <template <class> class Fn>
-static dm_status activate_backward(dm_Tensor *before, dm_Tensor *sums, double p, dm_Tensor *gy,
-                                   dm_Tensor *saved) {
-  dm_Own dense_gy, dense_saved;
-  DM_TRY(dm_dense_new(gy, &dense_gy.t));
-  DM_TRY(dm_dense_new(saved, &dense_saved.t));
-  return gy->dtype == DM_F64
-             ? activate_backward<Fn, double>(before, sums, p, dense_gy.t, dense_saved.t)
-             : activate_backward<Fn, float>(before, sums, p, dense_gy.t, dense_saved.t);
 }
 
 /* before (rows, columns) = gy times the activation's derivative, and sums (columns), the bias
@@ -251,9 +254,12 @@ static dm_status activate_backward(dm_Tensor *before, dm_Tensor *sums, double p,
 extern "C" dm_status dm_cuda_activate_backward(dm_Tensor *before, dm_Tensor *sums,
                                                dm_Activation a, dm_Tensor *gy,
                                                dm_Tensor *saved) {
-  const double p = dm_activation_param(a);
-  return a == DM_RELU ? activate_backward<relu_backward>(before, sums, p, gy, saved)
-                      : activate_backward<gelu_backward>(before, sums, p, gy, saved);
+  dm_Own dense_gy, dense_saved;
+  DM_TRY(dm_dense_new(gy, &dense_gy.t));
+  DM_TRY(dm_dense_new(saved, &dense_saved.t));
+  return gy->dtype == DM_F64
+             ? activate_backward<double>(before, sums, a, dense_gy.t, dense_saved.t)
+             : activate_backward<float>(before, sums, a, dense_gy.t, dense_saved.t);
 }
 
 /* gy times the derivative of the op that the attribute names. */
@@ -261,10 +267,9 @@ DM_CUDA_KERNEL(unary_backward_cuda) {
   const dm_UnaryBackwardAttr *a = DM_ATTR(dm_UnaryBackwardAttr, c);
   dm_Tensor *out = c->out[0];
   switch ((dm_OpId)a->op) {
-#define UNARY(NAME, SAVE)                                                        \
-  case DM_OP_##NAME:                                                             \
-    return dm_pointwise_any<NAME##_backward, Any<NAME##_backward>::Backward, 2>( \
-        out, c->in, (dm_DType)out->dtype, a->p, a->q, DM_OP_##NAME);
+#define UNARY(NAME, SAVE) \
+  case DM_OP_##NAME:      \
+    return formula<NAME##_backward, 2>(out, c->in, a->p, a->q, DM_OP_##NAME);
 #include "unary.gen.def"
 #undef UNARY
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);

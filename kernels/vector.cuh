@@ -1,5 +1,6 @@
-/* Small operands of a kernel, such as weights, biases and statistics: any float dtype, read as
-   the compute type. */
+/* Operands of norms and losses: loads and stores of V neighbours as one word, and small
+   operands such as weights, biases and statistics, of any float dtype, read as the compute
+   type. */
 #ifndef DM_CUDA_VECTOR_CUH
 #define DM_CUDA_VECTOR_CUH
 
@@ -9,6 +10,61 @@ extern "C" {
 #include "base/quotient.h"
 #include "core/copy.h"
 }
+
+/* ---- runs of neighbours ---- */
+
+/* Loads V neighbours from element i on as they are, and converts them. A kernel that needs
+   several runs loads all of them first. */
+template <class T, int V>
+static __device__ inline dm_Run<T, V> run_at(dm_From<T> p, int64_t i) {
+  if constexpr (dm_same_type<T, dm_Low>) return *(const dm_Run<T, V> *)(p.p + i);
+  else return *(const dm_Run<T, V> *)(p + i);
+}
+template <class C, class T, int V>
+static __device__ inline void widen_run(dm_From<T> p, const dm_Run<T, V> &run, C *v) {
+  if constexpr (dm_same_type<T, dm_Low>) dm_widen_all((int)p.dtype, run, v);
+  else
+    for (int k = 0; k < V; k++) v[k] = dm_get<C, T>(run.v[k]);
+}
+
+/* Loads, or stores, V neighbours from element i on, converted from or to T. */
+template <class C, class T, int V>
+static __device__ inline void load_run(dm_From<T> p, int64_t i, C *v) {
+  const dm_Run<T, V> run = run_at<T, V>(p, i);
+  widen_run<C, T, V>(p, run, v);
+}
+template <class C, class T, int V>
+static __device__ inline void store_run(dm_To<T> p, int64_t i, const C *v) {
+  dm_Run<T, V> run;
+  if constexpr (dm_same_type<T, dm_Low>) {
+    dm_narrow_all((int)p.dtype, v, &run);
+    *(dm_Run<T, V> *)(p.p + i) = run;
+  } else {
+    for (int k = 0; k < V; k++) dm_put(&run.v[k], v[k]);
+    *(dm_Run<T, V> *)(p + i) = run;
+  }
+}
+
+/* Whether p is aligned to words of that many bytes. */
+static inline bool runs_of(const void *p, int64_t bytes) {
+  return (uintptr_t)p % (uint64_t)bytes == 0;
+}
+template <class P> static inline bool runs_of(const dm_LowPointer<P> &p, int64_t bytes) {
+  return runs_of(p.p, bytes);
+}
+
+/* The elements of t as a kernel reads or writes them; NULL for an operand that is not there,
+   and for a result without elements. */
+template <class T> static dm_From<T> from_of(const dm_Tensor *t) {
+  return t && t->numel > 0 ? dm_Pointers<T>::from(dm_tensor_data(t), t->dtype)
+                           : dm_Pointers<T>::from(NULL, DM_F32);
+}
+template <class T> static dm_To<T> to_of(const dm_Tensor *t) {
+  return t && t->numel > 0 ? dm_Pointers<T>::to(dm_tensor_data(t), t->dtype)
+                           : dm_Pointers<T>::to(NULL, DM_F32);
+}
+
+/* ---- small operands ---- */
 
 /* Whether `dtype` is that of T. */
 template <class T> static __device__ inline bool dm_dtype_is(int dtype);

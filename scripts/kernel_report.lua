@@ -24,7 +24,7 @@ end
 -- Stack frames, spills with them: words of a kernel's name, bytes at most, why.
 local STACK = {
   {"sin cos trig", 48, "large angles index the digits of 2/pi"},
-  {"special", 240, "tables of the series' values of airy_ai, which a position indexes"},
+  {"special", 256, "tables of the series' values of airy_ai, which a position indexes"},
   {"gamma_f64", 240, "tables of nodes and weights, which a loop indexes"},
   {"draw_f64", 40, "normal numbers of float64 turn an angle"},
   {"gemm", 128, "the epilogue indexes the sums; only where cuBLASLt refuses"},
