@@ -403,12 +403,13 @@ static dm_status step_counting(const dm_List *l, uint64_t site, const void *opti
                    l->chunk, from, g, found_inf);
 }
 
-/* Is this list as short as a GPU runs at once? Only for Adam, as each method is a kernel more.
+/* Has this list at most 64 million elements, so that the launch counts? Only for Adam, as each
+ * method is a kernel more.
  */
 template <class A, class B> struct is_same { static const bool yes = false; };
 template <class A> struct is_same<A, A> { static const bool yes = true; };
 static bool is_short(const dm_List *l) {
-  return l->n_f64 == 0 && l->n_f32 > 0 && l->n_f32 <= 1024;
+  return l->n_f64 == 0 && l->n_f32 > 0 && l->n_f32 <= 4096;
 }
 
 /* Launches a step: constants, float32 and 16-bit items, float64 items. */

@@ -293,6 +293,12 @@ static int layouts_of(const Descriptor *t) {
   return layouts;
 }
 
+/* A result has the operands' type; what others of the graph read may be float32. */
+static bool is_result_of(const Descriptor *y, int64_t type) {
+  const int64_t own = number(y, CUDNN_ATTR_TENSOR_DATA_TYPE);
+  return own == type || (is_virtual(y) && own == CUDNN_DATA_FLOAT);
+}
+
 static cudnnStatus_t check_operation(const Descriptor *d) {
   const Operation o = operation_of(d);
   const int64_t *x = numbers(o.x, CUDNN_ATTR_TENSOR_DIMENSIONS);
@@ -317,8 +323,7 @@ static cudnnStatus_t check_operation(const Descriptor *d) {
     return CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES;
   const bool known =
       (layouts_of(o.x) & layouts_of(o.w) & layouts_of(o.y)) != 0 &&
-      type == number(o.w, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
-      type == number(o.y, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
+      type == number(o.w, CUDNN_ATTR_TENSOR_DATA_TYPE) && is_result_of(o.y, type) &&
       number(o.conv, CUDNN_ATTR_CONVOLUTION_COMP_TYPE) == CUDNN_DATA_FLOAT &&
       number(o.conv, CUDNN_ATTR_CONVOLUTION_CONV_MODE) == CUDNN_CROSS_CORRELATION;
   return known ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
@@ -416,7 +421,10 @@ static cudnnStatus_t check(const Descriptor *d) {
   case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
   case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
   case CUDNN_BACKEND_OPERATION_RNG_DESCRIPTOR: return dm_dnn_check_node(d);
-  case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR: return dm_dnn_check_graph(d);
+  case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
+    if (is_refused("cudnnGraph") && numbers_of(d, CUDNN_ATTR_OPERATIONGRAPH_OPS) > 1)
+      return CUDNN_STATUS_NOT_SUPPORTED;
+    return dm_dnn_check_graph(d);
   case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
     count("cudnnHeuristic");
     return is_refused("cudnnHeuristic") ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
@@ -788,9 +796,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   const Descriptor *engine = engine_of_plan(p);
   const Descriptor *graph = part(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
   const Descriptor *operation = part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
-  if (is_norm(operation)) return execute_norm(handle, engine, operation, v);
-  if (dm_dnn_is_node(operation))
+  if (dm_dnn_is_node(operation) || numbers_of(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS) > 1)
     return dm_dnn_execute_graph(handle, graph, v, !is_exact(engine));
+  if (is_norm(operation)) return execute_norm(handle, engine, operation, v);
   Run run = {};
   run.o = operation_of(part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS));
   run.x = data_of(v, run.o.x);

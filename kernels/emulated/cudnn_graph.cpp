@@ -1,9 +1,9 @@
-/* The emulated cuDNN's graphs of many operations: matrix products, reductions,
+/* The emulated cuDNN's graphs of many operations: matrix products, convolutions, reductions,
    pointwise operations, draws and reshapes, one after another in the order given. Every tensor
    becomes a dense block of floats, rounded to its dtype, so that a graph is tested for
    what it says and not for how an engine would run it.
 
-   Shapes, dtypes and ids are held to what the library's attention asks for, and the
+   Shapes, dtypes and ids are held to what the library's graphs ask for, and the
    only reshape is an exchange of the last two dims. A draw gives the numbers of our own
    generator (base/rng.h) from the offset on, in words, so that dropout equals the CPU's: the
    library's own numbers are others. */
@@ -20,6 +20,7 @@ enum { MATMUL = CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR };
 enum { REDUCTION = CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR };
 enum { RESHAPE = CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR };
 enum { DRAW = CUDNN_BACKEND_OPERATION_RNG_DESCRIPTOR };
+enum { CONVOLUTION = CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR };
 enum { MAX_VALUE = 4 * MAX_ELEMENT };
 
 /* An operation makes y of in[0] and, where they are there, in[1] and in[2]. */
@@ -47,6 +48,11 @@ static Node node_of(const Descriptor *d) {
             PART(MATMUL_CDESC)};
   case REDUCTION:
     return {REDUCTION, PART(REDUCTION_DESC), {PART(REDUCTION_XDESC)}, PART(REDUCTION_YDESC)};
+  case CONVOLUTION:
+    return {CONVOLUTION,
+            PART(CONVOLUTION_FORWARD_CONV_DESC),
+            {PART(CONVOLUTION_FORWARD_X), PART(CONVOLUTION_FORWARD_W)},
+            PART(CONVOLUTION_FORWARD_Y)};
   case DRAW:
     return {DRAW, PART(RNG_DESC), {PART(RNG_SEED), PART(RNG_OFFSET_DESC)}, PART(RNG_YDESC)};
   default: return {RESHAPE, nullptr, {PART(RESHAPE_XDESC)}, PART(RESHAPE_YDESC)};
@@ -60,10 +66,9 @@ bool dm_dnn_is_node(const Descriptor *d) {
          type == DRAW;
 }
 
-static bool is_virtual(const Descriptor *t) {
-  return attribute_of(const_cast<Descriptor *>(t), CUDNN_ATTR_TENSOR_IS_VIRTUAL) &&
-         number(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
-}
+/* One that stands alone elsewhere. */
+static bool is_begun(const Descriptor *d) { return (int)d->type == CONVOLUTION; }
+
 static int64_t type_of(const Descriptor *t) { return number(t, CUDNN_ATTR_TENSOR_DATA_TYPE); }
 static int64_t id_of(const Descriptor *t) { return number(t, CUDNN_ATTR_TENSOR_UNIQUE_ID); }
 static const int64_t *sizes(const Descriptor *t) {
@@ -190,7 +195,8 @@ cudnnStatus_t dm_dnn_check_graph(const Descriptor *d) {
   const Graph g(d);
   if (g.n == 1 && !dm_dnn_is_node(g.operation(0))) return CUDNN_STATUS_SUCCESS;
   for (int64_t i = 0; i < g.n; i++)
-    if (!dm_dnn_is_node(g.operation(i))) return CUDNN_STATUS_NOT_SUPPORTED;
+    if (!dm_dnn_is_node(g.operation(i)) && !is_begun(g.operation(i)))
+      return CUDNN_STATUS_NOT_SUPPORTED;
   const bool ok = all_tensors(g, [&](const Descriptor *t, int64_t user, bool made) {
     int64_t maker = g.n;
     int n_maker = 0;
@@ -320,6 +326,27 @@ static void multiply(const Value &a, const Value &b, const Value &y) {
   });
 }
 
+/* y = conv(x, w), sums in double. */
+static void convolve(const Descriptor *how, const Value &x, const Value &w, const Value &y) {
+  const int64_t *stride = numbers(how, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
+  const int64_t *dilation = numbers(how, CUDNN_ATTR_CONVOLUTION_DILATIONS);
+  const int64_t *pad = numbers(how, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
+  const int64_t channels = w.size[1], per_group = y.size[1] / (x.size[1] / channels);
+  each(y.t, [&](const int64_t *i, int64_t n) {
+    const int64_t first = i[1] / per_group * channels;
+    double sum = 0;
+    for (int64_t c = 0; c < channels; c++)
+      for (int64_t r = 0; r < w.size[2]; r++)
+        for (int64_t s = 0; s < w.size[3]; s++) {
+          const int64_t row = i[2] * stride[0] - pad[0] + r * dilation[0];
+          const int64_t column = i[3] * stride[1] - pad[1] + s * dilation[1];
+          if (row < 0 || row >= x.size[2] || column < 0 || column >= x.size[3]) continue;
+          sum += (double)x.at(i[0], first + c, row, column) * (double)w.at(i[1], c, r, s);
+        }
+    y.v[n] = (float)sum;
+  });
+}
+
 static void reduce(bool adds, const Value &x, const Value &y) {
   each(y.t, [&](const int64_t *, int64_t n) { y.v[n] = adds ? 0 : -INFINITY; });
   each(x.t, [&](const int64_t *i, int64_t n) {
@@ -360,6 +387,8 @@ static void evaluate(Run *r, const Node &node) {
   const Value &y = value_new(r, node.y);
   if (node.type == DRAW) {
     draw(r, node, y);
+  } else if (node.type == CONVOLUTION) {
+    convolve(node.how, *in[0], *in[1], y);
   } else if (node.type == MATMUL) {
     multiply(*in[0], *in[1], y);
   } else if (node.type == REDUCTION) {

@@ -346,6 +346,12 @@ static void check_conv(const ConvCase *t) {
              t->stride, t->rows ? "rows" : "channels last");
     start();
     judge(what, dm_dnn_conv(&v), t->most * MB);
+    if (kind > 0 || t->dtype == DM_F32) continue;
+    v.bias = address(3);
+    v.bias_step = 1;
+    strcat(what, ", bias");
+    start();
+    judge(what, dm_dnn_conv_bias(&v), t->most * MB);
   }
 }
 
