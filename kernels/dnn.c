@@ -259,9 +259,12 @@ Part dm_dnn_virtual(Plan *p, cudnnDataType_t type, const dm_DnnShape *s, int64_t
 
 Part dm_dnn_pointwise(Plan *p, cudnnPointwiseMode_t mode, Part x, bool has_b, Part b, Part y) {
   const Part how = dm_dnn_make(p, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  const cudnnNanPropagation_t keep = CUDNN_PROPAGATE_NAN;
   const bool known =
       dm_dnn_set(how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode) &&
       dm_dnn_set_type(how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT) &&
+      (mode != CUDNN_POINTWISE_RELU_FWD || dm_dnn_set(how, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION,
+                                                      CUDNN_TYPE_NAN_PROPOGATION, 1, &keep)) &&
       dm_dnn_finish(how);
   const Part o = known ? dm_dnn_make(p, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) : NULL;
   const bool ok = dm_dnn_set_part(o, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how) &&

@@ -94,6 +94,7 @@ static const Rule rules[] = {
   VALUES(POINTWISE, MODE, POINTWISE_MODE, 1)
   VALUES(POINTWISE, MATH_PREC, DATA_TYPE, 1)
   OPTION(POINTWISE, AXIS, INT64)
+  OPTION(POINTWISE, NAN_PROPAGATION, NAN_PROPOGATION)
   PART(OPERATION_POINTWISE, PW_DESCRIPTOR, POINTWISE)
   PART(OPERATION_POINTWISE, XDESC, TENSOR)
   PARTS(OPERATION_POINTWISE, BDESC, TENSOR, 1, false)
@@ -367,12 +368,15 @@ static Norm norm_of(const Descriptor *d) {
   return n;
 }
 
+static bool is_as_large(const Descriptor *t, const Descriptor *x) {
+  return memcmp(numbers(t, CUDNN_ATTR_TENSOR_DIMENSIONS),
+                numbers(x, CUDNN_ATTR_TENSOR_DIMENSIONS), 4 * sizeof(int64_t)) == 0;
+}
 /* One like x; a vector of float32 by x's channels. Or there is none. */
 static bool is_like(const Descriptor *t, const Descriptor *x) {
   return !t ||
          (number(t, CUDNN_ATTR_TENSOR_DATA_TYPE) == number(x, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
-          memcmp(numbers(t, CUDNN_ATTR_TENSOR_DIMENSIONS),
-                 numbers(x, CUDNN_ATTR_TENSOR_DIMENSIONS), 4 * sizeof(int64_t)) == 0);
+          is_as_large(t, x));
 }
 static bool is_vector(const Descriptor *t, const Descriptor *x) {
   if (!t) return true;
@@ -386,7 +390,8 @@ static cudnnStatus_t check_norm(const Descriptor *d) {
   const Norm n = norm_of(d);
   const Descriptor *const all[] = {n.x,   n.y,    n.gy,   n.scale,  n.bias,
                                    n.eps, n.mean, n.root, n.gscale, n.gbias};
-  if (!is_like(n.y, n.x) || !is_like(n.gy, n.x)) return CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH;
+  const bool has_y = is_like(n.y, n.x) || (is_virtual(n.y) && is_as_large(n.y, n.x));
+  if (!has_y || !is_like(n.gy, n.x)) return CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH;
   for (int i = 3; i < 10; i++)
     if (i != 5 && !is_vector(all[i], n.x)) return CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH;
   for (int i = 0; i < 10; i++)
@@ -725,7 +730,8 @@ static void norm_forward(const NormRun *r, int64_t type, int64_t c, double count
   const double root = 1 / sqrt(squares / count + r->eps);
   each_of(r->n, c, [&](int64_t x, int64_t y, int64_t) {
     const double v = (load(type, r->x, x) - mean) * root;
-    store(type, r->y, y, v * (double)r->scale[c] + (double)r->bias[c] + r->wrong);
+    const double scaled = v * (double)r->scale[c] + (double)r->bias[c];
+    store(type, r->y, y, r->wrong ? scaled + 1 : scaled);
   });
   r->mean[c] = (float)mean;
   r->root[c] = (float)root;
@@ -741,7 +747,8 @@ static void norm_backward(const NormRun *r, int64_t type, int64_t c, double coun
   each_of(r->n, c, [&](int64_t x, int64_t y, int64_t g) {
     const double hat = (load(type, r->x, x) - mean) * root;
     const double v = load(type, r->gy, g) - gb / count - hat * gw / count;
-    store(type, r->y, y, v * root * (double)r->scale[c] + r->wrong);
+    const double scaled = v * root * (double)r->scale[c];
+    store(type, r->y, y, r->wrong ? scaled + 1 : scaled);
   });
   r->gscale[c] = (float)gw;
   r->gbias[c] = (float)gb;
