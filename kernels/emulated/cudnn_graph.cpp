@@ -375,27 +375,33 @@ static void convolve(const Descriptor *how, const Value &x, const Value &w, cons
   });
 }
 
+/* f(position in the dense block) of each element of channel c. */
+template <class F> static void each_of(const Value &x, int64_t c, const F &f) {
+  const int64_t plane = x.size[2] * x.size[3];
+  for (int64_t n = 0; n < x.size[0]; n++)
+    for (int64_t i = 0; i < plane; i++) f((n * x.size[1] + c) * plane + i);
+}
+
 /* Mean and 1 / sqrt(variance + eps) of each channel, and y. */
 static void normalize(const Value *const *in, const Value &y, const Value &mean,
                       const Value &root) {
   const Value &x = *in[0];
   const double n = (double)(numel(x.t) / x.size[1]);
-  each(mean.t, [&](const int64_t *c, int64_t k) {
+  for (int64_t c = 0; c < x.size[1]; c++) {
     double sum = 0, squares = 0;
-    each(x.t, [&](const int64_t *i, int64_t at) { sum += i[1] == c[1] ? x.v[at] : 0; });
-    each(x.t, [&](const int64_t *i, int64_t at) {
+    each_of(x, c, [&](int64_t at) { sum += (double)x.v[at]; });
+    each_of(x, c, [&](int64_t at) {
       const double d = (double)x.v[at] - sum / n;
-      squares += i[1] == c[1] ? d * d : 0;
+      squares += d * d;
     });
     const double by = 1 / sqrt(squares / n + (double)in[3]->v[0]);
-    each(y.t, [&](const int64_t *i, int64_t at) {
-      if (i[1] != c[1]) return;
+    each_of(x, c, [&](int64_t at) {
       const double v = ((double)x.v[at] - sum / n) * by;
-      y.v[at] = (float)(v * (double)in[1]->v[k] + (double)in[2]->v[k]);
+      y.v[at] = (float)(v * (double)in[1]->v[c] + (double)in[2]->v[c]);
     });
-    mean.v[k] = (float)(sum / n);
-    root.v[k] = (float)by;
-  });
+    mean.v[c] = (float)(sum / n);
+    root.v[c] = (float)by;
+  }
 }
 
 /* The gradients of x, scale and bias. */
@@ -403,23 +409,21 @@ static void normalize_back(const Value *const *in, const Value &gx, const Value 
                            const Value &gbias) {
   const Value &x = *in[0], &gy = *in[4];
   const double n = (double)(numel(x.t) / x.size[1]);
-  each(gscale.t, [&](const int64_t *c, int64_t k) {
-    const double mean = (double)in[2]->v[k], root = (double)in[3]->v[k];
+  for (int64_t c = 0; c < x.size[1]; c++) {
+    const double mean = (double)in[2]->v[c], root = (double)in[3]->v[c];
     double gw = 0, gb = 0;
-    each(x.t, [&](const int64_t *i, int64_t at) {
-      if (i[1] != c[1]) return;
+    each_of(x, c, [&](int64_t at) {
       gw += (double)gy.v[at] * ((double)x.v[at] - mean) * root;
       gb += (double)gy.v[at];
     });
-    each(x.t, [&](const int64_t *i, int64_t at) {
-      if (i[1] != c[1]) return;
+    each_of(x, c, [&](int64_t at) {
       const double hat = ((double)x.v[at] - mean) * root;
       const double v = (double)gy.v[at] - gb / n - hat * gw / n;
-      gx.v[at] = (float)(v * root * (double)in[1]->v[k]);
+      gx.v[at] = (float)(v * root * (double)in[1]->v[c]);
     });
-    gscale.v[k] = (float)gw;
-    gbias.v[k] = (float)gb;
-  });
+    gscale.v[c] = (float)gw;
+    gbias.v[c] = (float)gb;
+  }
 }
 
 static void reduce(bool adds, const Value &x, const Value &y) {
