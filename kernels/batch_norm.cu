@@ -55,18 +55,31 @@ static dm_status reduce_runs(BatchMoments<C, T> reducer, const Channels &ch) {
 /* ---- the formula of each element ---- */
 
 /* The forward's formula, y = (x - mean) * scale + shift with scale = weight / sqrt(var +
-   eps). */
+   eps); or relu of that, where a NaN stays. */
 template <class C> struct Forward {
   dm_Vector w, b, mean, var;
   C eps;
+  bool relu;
   struct At {
-    C mu, scale, shift;
-    __device__ C value(C x, C) const { return (x - mu) * scale + shift; }
+    C mu, scale, shift, least;
+    __device__ C value(C x, C) const {
+      const C y = (x - mu) * scale + shift;
+      return y < least ? least : y;
+    }
   };
   __device__ At at(int64_t c) const {
     const C invstd = C(1) / root(var.at(c, C(1)) + eps);
-    return {mean.at(c, C(0)), invstd * w.at(c, C(1)), b.at(c, C(0))};
+    return {mean.at(c, C(0)), invstd * w.at(c, C(1)), b.at(c, C(0)),
+            relu ? C(0) : -(C)INFINITY};
   }
+};
+
+/* What of relu's gradient gy passes it, where y is its result: all above 0 and of a NaN. */
+template <class C> struct Passes {
+  struct At {
+    __device__ C value(C y, C gy) const { return gy * (y <= 0 ? C(0) : C(1)); }
+  };
+  __device__ At at(int64_t) const { return {}; }
 };
 
 /* The backward's formula. In training gx = w invstd (gy - gb / n - xhat gw / n), as mean and
@@ -246,8 +259,9 @@ static dm_BatchNorm batch_norm_of(dm_Tensor *x, const dm_Tensor *y, const dm_Ten
   return b;
 }
 
-/* batch_norm_train by cuDNN; x is dense in y's layout. *taken says whether it ran. */
-static dm_status train_by_library(dm_Call *c, dm_Tensor *x, bool *taken) {
+/* batch_norm_train, or batch_norm_relu, by cuDNN; x is dense in y's layout. *taken says whether
+   it ran. */
+static dm_status train_by_library(dm_Call *c, dm_Tensor *x, bool relu, bool *taken) {
   dm_Tensor *own[2] = {NULL};
   dm_BatchNorm b;
   dm_status st = DM_OK;
@@ -259,33 +273,37 @@ static dm_status train_by_library(dm_Call *c, dm_Tensor *x, bool *taken) {
   b.mean = dm_tensor_data(c->out[1]);
   b.root = dm_tensor_data(c->out[2]);
   b.eps = DM_ATTR(dm_EpsAttr, c)->eps;
-  *taken = dm_dnn_batch_norm(&b);
+  *taken = relu ? dm_dnn_batch_norm_relu(&b) : dm_dnn_batch_norm(&b);
 done:
   for (int i = 0; i < 2; i++) dm_tensor_unref(&own[i]);
   return st;
 }
 
 /* batch_norm_backward by cuDNN. in: gy, x, (unused), mean and 1 / sqrt(variance + eps), all
-   dense in gx's layout. */
-static dm_status backward_by_library(dm_Call *c, dm_Tensor *const *in, bool *taken) {
+   dense in gx's layout. out and masked: of batch_norm_relu_backward, or NULL. */
+static dm_status backward_by_library(dm_Call *c, dm_Tensor *weight, dm_Tensor *const *in,
+                                     const dm_Tensor *out, const dm_Tensor *masked,
+                                     bool *taken) {
   dm_Tensor *own = NULL;
   *taken = false;
-  if (!is_library_s(c, (dm_DType)in[1]->dtype, c->in[2])) return DM_OK;
-  DM_TRY(dm_dense_cast(c->in[2], DM_F32, &own));
+  if (!is_library_s(c, (dm_DType)in[1]->dtype, weight)) return DM_OK;
+  DM_TRY(dm_dense_cast(weight, DM_F32, &own));
   dm_BatchNorm b = batch_norm_of(in[1], c->out[0], own);
   b.gy = dm_tensor_data(in[0]);
   b.mean = dm_tensor_data(in[3]);
   b.root = dm_tensor_data(in[4]);
   b.gw = dm_tensor_data(c->out[1]);
   b.gb = dm_tensor_data(c->out[2]);
-  *taken = dm_dnn_batch_norm_backward(&b);
+  b.out = out ? dm_tensor_data(out) : NULL;
+  b.masked = masked ? dm_tensor_data(masked) : NULL;
+  *taken = out ? dm_dnn_batch_norm_relu_backward(&b) : dm_dnn_batch_norm_backward(&b);
   dm_tensor_unref(&own);
   return DM_OK;
 }
 
 /* in: x, weight (C) and bias (C) or none; out: y, the batch's mean (C) and 1 / sqrt(biased
    variance + eps) (C), as cuDNN gives it. */
-DM_CUDA_KERNEL(batch_norm_train_cuda) {
+static dm_status train(dm_Call *c, bool relu) {
   dm_Tensor *own[3] = {NULL}, *y = c->out[0], *mean = c->out[1], *var = c->out[2];
   dm_Vector w, b;
   dm_status st = DM_OK;
@@ -293,7 +311,7 @@ DM_CUDA_KERNEL(batch_norm_train_cuda) {
   const dm_DType compute = (dm_DType)mean->dtype;
   bool taken = false;
   DM_GO(dm_layout_new(c->in[0], dm_lies_last(y), &own[0]));
-  DM_GO(train_by_library(c, own[0], &taken));
+  DM_GO(train_by_library(c, own[0], relu, &taken));
   if (taken) goto done;
   DM_GO(dm_plan_fallback(c->op->name));
   DM_GO(dm_vector_new(c->in[1], compute, &own[1], &w));
@@ -305,7 +323,8 @@ DM_CUDA_KERNEL(batch_norm_train_cuda) {
     reducer.mean = (C *)dm_tensor_data(mean);
     reducer.var = (C *)dm_tensor_data(var);
     const Forward<C> fn = {
-        w, b, {reducer.mean, compute}, {reducer.var, compute}, (C)DM_ATTR(dm_EpsAttr, c)->eps};
+        w,   b, {reducer.mean, compute}, {reducer.var, compute}, (C)DM_ATTR(dm_EpsAttr, c)->eps,
+        relu};
     st = reduce_runs(reducer, ch);
     if (st == DM_OK) st = apply<C, T>(fn, own[0], NULL, y, ch);
     if (st == DM_OK)
@@ -316,6 +335,9 @@ done:
   for (int i = 0; i < 3; i++) dm_tensor_unref(&own[i]);
   return st;
 }
+
+DM_CUDA_KERNEL(batch_norm_train_cuda) { return train(c, false); }
+DM_CUDA_KERNEL(batch_norm_relu_cuda) { return train(c, true); }
 
 /* in: x, weight, bias, and the running mean and variance (C), so there are no moments to
    compute. */
@@ -328,7 +350,7 @@ DM_CUDA_KERNEL(batch_norm_eval_cuda) {
   DM_GO(dm_layout_new(c->in[0], dm_lies_last(y), &own[0]));
   for (int i = 1; i < 5; i++) DM_GO(dm_vector_new(c->in[i], compute, &own[i], &v[i]));
   DM_STORED_TYPES(y->dtype, {
-    const Forward<C> fn = {v[1], v[2], v[3], v[4], (C)DM_ATTR(dm_EpsAttr, c)->eps};
+    const Forward<C> fn = {v[1], v[2], v[3], v[4], (C)DM_ATTR(dm_EpsAttr, c)->eps, false};
     st = apply<C, T>(fn, own[0], NULL, y, channels_of(own[0]));
   });
 done:
@@ -348,19 +370,18 @@ static dm_status layout_cast(dm_Tensor *t, dm_DType dtype, bool last, dm_Tensor 
 
 /* in: gy, x, weight, mean and rstd (C); out: gx, gw (C), gb (C). The sums run first, as gx
    needs them in training; in evaluation gx is gy times a constant per channel. */
-DM_CUDA_KERNEL(batch_norm_backward_cuda) {
+static dm_status backward(dm_Call *c, dm_Tensor *const *in, bool training) {
   dm_Tensor *own[5] = {NULL}, *gx = c->out[0];
   dm_Vector w;
   const dm_DType dtype = (dm_DType)gx->dtype, compute = dm_compute_dtype(dtype);
-  const bool training = DM_ATTR(dm_BatchNormBackwardAttr, c)->training, last = dm_lies_last(gx);
+  const bool last = dm_lies_last(gx);
   bool taken = false;
   dm_status st = DM_OK;
-  if (gx->numel == 0) return clear_vectors(c);
-  DM_GO(layout_cast(c->in[0], dtype, last, &own[0]));
-  DM_GO(dm_layout_new(c->in[1], last, &own[1]));
-  DM_GO(dm_vector_new(c->in[2], compute, &own[2], &w));
-  for (int i = 3; i < 5; i++) DM_GO(dm_dense_cast(c->in[i], compute, &own[i]));
-  if (training) DM_GO(backward_by_library(c, own, &taken));
+  DM_GO(layout_cast(in[0], dtype, last, &own[0]));
+  DM_GO(dm_layout_new(in[1], last, &own[1]));
+  DM_GO(dm_vector_new(in[2], compute, &own[2], &w));
+  for (int i = 3; i < 5; i++) DM_GO(dm_dense_cast(in[i], compute, &own[i]));
+  if (training) DM_GO(backward_by_library(c, in[2], own, NULL, NULL, &taken));
   if (taken) goto done;
   if (training) DM_GO(dm_plan_fallback(c->op->name));
   DM_STORED_TYPES(dtype, {
@@ -385,5 +406,41 @@ DM_CUDA_KERNEL(batch_norm_backward_cuda) {
   });
 done:
   for (int i = 0; i < 5; i++) dm_tensor_unref(&own[i]);
+  return st;
+}
+
+DM_CUDA_KERNEL(batch_norm_backward_cuda) {
+  if (c->out[0]->numel == 0) return clear_vectors(c);
+  return backward(c, c->in, DM_ATTR(dm_BatchNormBackwardAttr, c)->training);
+}
+
+/* in: gy, relu's result, x, weight, mean and rstd (C). Where no engine masks gy, a kernel of
+   ours does. */
+DM_CUDA_KERNEL(batch_norm_relu_backward_cuda) {
+  dm_Tensor *own[5] = {NULL}, *out = NULL, *masked = NULL, *gx = c->out[0];
+  const dm_DType dtype = (dm_DType)gx->dtype, compute = dm_compute_dtype(dtype);
+  const bool last = dm_lies_last(gx);
+  dm_Meta m = dm_meta_of(gx);
+  bool taken = false;
+  dm_status st = DM_OK;
+  if (gx->numel == 0) return clear_vectors(c);
+  m.channels_last = last;
+  DM_GO(layout_cast(c->in[0], dtype, last, &own[0]));
+  DM_GO(dm_layout_new(c->in[1], last, &out));
+  DM_GO(dm_layout_new(c->in[2], last, &own[1]));
+  for (int i = 3; i < 5; i++) DM_GO(dm_dense_cast(c->in[i + 1], compute, &own[i]));
+  DM_GO(dm_tensor_new_meta(&m, &masked));
+  DM_GO(backward_by_library(c, c->in[3], own, out, masked, &taken));
+  if (taken) goto done;
+  DM_STORED_TYPES(dtype,
+                  { st = apply<C, T>(Passes<C>(), out, own[0], masked, channels_of(out)); });
+  if (st == DM_OK) {
+    dm_Tensor *const in[] = {masked, own[1], c->in[3], own[3], own[4]};
+    st = backward(c, in, true);
+  }
+done:
+  for (int i = 0; i < 5; i++) dm_tensor_unref(&own[i]);
+  dm_tensor_unref(&out);
+  dm_tensor_unref(&masked);
   return st;
 }

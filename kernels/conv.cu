@@ -527,8 +527,8 @@ static dm_status image_new(const dm_Call *c, dm_ConvKind kind, int i, bool last,
 /* Convolution by cuDNN, for all dtypes but float64; *taken says whether it ran. The weight or
    its gradient has the layout of the images. A forward pass that is recorded for backward
    writes the weight's channels-last copy again each time, so that every training step does the
-   same work; gx and forward passes without gradients use the kept copy. The bias is added by
-   our own kernel. */
+   same work; gx and forward passes without gradients use the kept copy. Where no engine adds
+   the bias, our own kernel does, to sums that are rounded already, as in PyTorch. */
 static dm_status by_library(dm_Call *call, dm_Conv c, dm_Tensor *weight, bool last,
                             bool *taken) {
   dm_Tensor *w = NULL, *out = call->out[0];
@@ -542,9 +542,10 @@ static dm_status by_library(dm_Call *call, dm_Conv c, dm_Tensor *weight, bool la
   else if (dm_tensor_is_channels_last(weight)) w = dm_tensor_ref(weight);
   else DM_TRY(dm_tensor_new_meta(&m, &w));
   set_operand(&c, DM_CONV_WEIGHT, w, last);
-  *taken = dm_dnn_conv(&c);
+  const bool has_bias = c.bias != NULL, done = has_bias && dm_dnn_conv_bias(&c);
+  *taken = done || dm_dnn_conv(&c);
   if (*taken && writes && w != weight) st = dm_cuda_copy(weight, w);
-  if (*taken && st == DM_OK && call->n_in > 2 && call->in[2]) st = add_bias(out, call->in[2]);
+  if (*taken && has_bias && !done) st = add_bias(out, call->in[2]);
   dm_tensor_unref(&w);
   return st;
 }

@@ -36,6 +36,8 @@ dm_status dm_cuda_conv(const dm_Conv *c);
    was written then, dm_cuda_conv writes again. Operands must not overlap themselves nor have
    steps below 1; the gradient of w may be channels last. */
 bool dm_dnn_conv(const dm_Conv *c);
+/* The same with the bias, in one launch, where an engine takes both. */
+bool dm_dnn_conv_bias(const dm_Conv *c);
 
 #ifdef __cplusplus
 }

@@ -133,7 +133,8 @@ Key dm_dnn_key(dm_DnnKind kind, dm_DType dtype, const void *words, size_t n_byte
   k.device = dm_cuda_device();
   k.kind = (int64_t)kind;
   k.dtype = (int64_t)dtype;
-  k.tf32 = kind <= DM_DNN_CONV_WEIGHT && dtype == DM_F32 && dm_thread_state()->tf32_conv;
+  const bool convolves = kind <= DM_DNN_CONV_WEIGHT || kind == DM_DNN_CONV_BIAS;
+  k.tf32 = convolves && dtype == DM_F32 && dm_thread_state()->tf32_conv;
   k.timed = dm_thread_state()->benchmark;
   memcpy(k.word, words, n_bytes);
   return k;
@@ -254,6 +255,24 @@ Part dm_dnn_scalar(Plan *p, int64_t uid) {
 
 Part dm_dnn_virtual(Plan *p, cudnnDataType_t type, const dm_DnnShape *s, int64_t uid) {
   return tensor_with(p, CUDNN_ATTR_TENSOR_IS_VIRTUAL, type, s, uid);
+}
+
+Part dm_dnn_pointwise(Plan *p, cudnnPointwiseMode_t mode, Part x, bool has_b, Part b, Part y) {
+  const Part how = dm_dnn_make(p, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  const cudnnNanPropagation_t keep = CUDNN_PROPAGATE_NAN;
+  const bool known =
+      dm_dnn_set(how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode) &&
+      dm_dnn_set_type(how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT) &&
+      (mode != CUDNN_POINTWISE_RELU_FWD || dm_dnn_set(how, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION,
+                                                      CUDNN_TYPE_NAN_PROPOGATION, 1, &keep)) &&
+      dm_dnn_finish(how);
+  const Part o = known ? dm_dnn_make(p, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) : NULL;
+  const bool ok = dm_dnn_set_part(o, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how) &&
+                  dm_dnn_set_part(o, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x) &&
+                  (!has_b || dm_dnn_set_part(o, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b)) &&
+                  dm_dnn_set_part(o, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y) &&
+                  dm_dnn_finish(o);
+  return ok ? o : NULL;
 }
 
 /* Builds the operation graph of the key. */
@@ -720,19 +739,26 @@ static bool run(const Memory *m, Plan *p, cudnnHandle_t handle) {
   return ok;
 }
 
-/* The lock is held while a graph is made and launched. */
-bool dm_dnn_run(const Key *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
-                void *const *data) {
-  const Memory m = {n, uid, data};
+/* The lock is held while a graph is made and launched. tell: counts a refusal. */
+static bool run_or_tell(const Key *key, dm_DnnBuildFn *build, const Memory *m, bool tell) {
   bool done = false;
   pthread_mutex_lock(&lock);
   const cudnnHandle_t handle = handle_of(dm_cuda_device());
-  Plan *p = handle ? plan_of(key, handle, build, &m) : NULL;
-  if (p && !p->refused) done = run(&m, p, handle);
-  if (p && !done) tell_refusal();
-  else if (!p) dm_plan_miss(DM_CUDNN);
+  Plan *p = handle ? plan_of(key, handle, build, m) : NULL;
+  if (p && !p->refused) done = run(m, p, handle);
+  if (tell && p && !done) tell_refusal();
+  else if (tell && !p) dm_plan_miss(DM_CUDNN);
   pthread_mutex_unlock(&lock);
   return done;
+}
+
+bool dm_dnn_run(const Key *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
+                void *const *data) {
+  return run_or_tell(key, build, &(Memory){n, uid, data}, true);
+}
+bool dm_dnn_try(const Key *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
+                void *const *data) {
+  return run_or_tell(key, build, &(Memory){n, uid, data}, false);
 }
 
 bool dm_dnn_has(const Key *key, dm_DnnBuildFn *build) {
@@ -754,11 +780,12 @@ void dm_dnn_refuse(const char *why) {
 
 /* ---- convolutions ---- */
 
-enum { UID_X = 1, UID_W, UID_Y };
+enum { UID_X = 1, UID_W, UID_Y, UID_BIAS, UID_SUM };
 
-/* A convolution's key: the tensors (x and w and y), and what the descriptor needs. */
+/* A convolution's key: the tensors (x, w, y, and the bias of a graph that has one), and what
+   the descriptor needs. */
 typedef struct ConvKey {
-  dm_DnnShape x, w, y;
+  dm_DnnShape x, w, y, bias;
   int64_t stride[2], before[2], behind[2], dilation[2];
 } ConvKey;
 _Static_assert(sizeof(ConvKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key does not fit");
@@ -790,7 +817,9 @@ static Key conv_key(const dm_Conv *c) {
     k.behind[i] = d->stride[i] == 1 ? out[i] - in[i] - d->pad[i] + d->dil[i] * (kernel[i] - 1)
                                     : d->pad[i];
   }
-  return dm_dnn_key(kinds[c->kind], c->dtype, &k, sizeof k);
+  if (!c->bias) return dm_dnn_key(kinds[c->kind], c->dtype, &k, sizeof k);
+  k.bias = (dm_DnnShape){{1, d->o, 1, 1}, {d->o, 1, d->o, d->o}, dm_dnn_alignment(c->bias)};
+  return dm_dnn_key(DM_DNN_CONV_BIAS, c->dtype, &k, sizeof k);
 }
 
 /* A convolution's descriptor: cross-correlation, as in every deep-learning library, with sums
@@ -841,29 +870,64 @@ static const Names names_of[] = {
                             CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
 };
 
-/* y = conv(x, w), or one of its gradients, as a graph of one operation. */
-static int build_conv(Plan *p, const Key *key, Part *operation) {
-  ConvKey k;
-  memcpy(&k, key->word, sizeof k);
-  const Names *names = &names_of[key->kind];
+/* y = conv(x, w), or one of its gradients, to be written to y. */
+static bool convolution(Plan *p, const Key *key, const ConvKey *k, const Names *names, Part y,
+                        Part *operation) {
   const cudnnDataType_t type = dm_dnn_type(key);
   const float one = 1, zero = 0;
   const Part o = *operation = dm_dnn_make(p, names->type);
-  return dm_dnn_set_part(o, names->conv, make_convolution(p, &k)) &&
-         dm_dnn_set_part(o, names->x, dm_dnn_tensor(p, type, &k.x, UID_X)) &&
-         dm_dnn_set_part(o, names->w, dm_dnn_tensor(p, type, &k.w, UID_W)) &&
-         dm_dnn_set_part(o, names->y, dm_dnn_tensor(p, type, &k.y, UID_Y)) &&
+  return dm_dnn_set_part(o, names->conv, make_convolution(p, k)) &&
+         dm_dnn_set_part(o, names->x, dm_dnn_tensor(p, type, &k->x, UID_X)) &&
+         dm_dnn_set_part(o, names->w, dm_dnn_tensor(p, type, &k->w, UID_W)) &&
+         dm_dnn_set_part(o, names->y, y) &&
          dm_dnn_set(o, names->alpha, CUDNN_TYPE_FLOAT, 1, &one) &&
          dm_dnn_set(o, names->beta, CUDNN_TYPE_FLOAT, 1, &zero) && dm_dnn_finish(o);
+}
+
+static int build_conv(Plan *p, const Key *key, Part *operation) {
+  ConvKey k;
+  memcpy(&k, key->word, sizeof k);
+  const Part y = dm_dnn_tensor(p, dm_dnn_type(key), &k.y, UID_Y);
+  return convolution(p, key, &k, &names_of[key->kind], y, operation);
+}
+
+/* y = conv(x, w) + bias. The sums stay in float32 until the bias is there, as in conv.cu and on
+   the CPU, so that y is rounded once. */
+static int build_conv_bias(Plan *p, const Key *key, Part *operation) {
+  ConvKey k;
+  memcpy(&k, key->word, sizeof k);
+  const cudnnDataType_t type = dm_dnn_type(key);
+  const Part sum = dm_dnn_virtual(p, CUDNN_DATA_FLOAT, &k.y, UID_SUM);
+  if (!convolution(p, key, &k, &names_of[DM_DNN_CONV_FORWARD], sum, operation)) return 0;
+  operation[1] = dm_dnn_pointwise(p, CUDNN_POINTWISE_ADD, sum, true,
+                                  dm_dnn_tensor(p, type, &k.bias, UID_BIAS),
+                                  dm_dnn_tensor(p, type, &k.y, UID_Y));
+  return operation[1] ? 2 : 0;
+}
+
+/* Engines add a bias where they use tensor cores. */
+static bool may_add_bias(const dm_Conv *c) {
+  return c->bias && c->bias_step == 1 &&
+         (dm_is_low(c->dtype) || (c->dtype == DM_F32 && dm_thread_state()->tf32_conv));
 }
 
 /* Without cuDNN the caller runs conv.cu. */
 bool dm_dnn_conv(const dm_Conv *c) {
   static const int64_t uids[] = {UID_X, UID_W, UID_Y};
   void *const data[] = {c->x.data, c->w.data, c->y.data};
+  dm_Conv without = *c;
+  without.bias = NULL;
   if (c->dtype == DM_F64) return false;
-  const Key key = conv_key(c);
+  const Key key = conv_key(&without);
   return dm_dnn_run(&key, build_conv, DM_COUNT(uids), uids, data);
+}
+
+bool dm_dnn_conv_bias(const dm_Conv *c) {
+  static const int64_t uids[] = {UID_X, UID_W, UID_Y, UID_BIAS};
+  void *const data[] = {c->x.data, c->w.data, c->y.data, (void *)(uintptr_t)c->bias};
+  if (!may_add_bias(c)) return false;
+  const Key key = conv_key(c);
+  return dm_dnn_try(&key, build_conv_bias, DM_COUNT(uids), uids, data);
 }
 
 #else /* built without the library's header */
@@ -872,6 +936,10 @@ bool dm_dnn_conv(const dm_Conv *c) {
 
 bool dm_dnn_conv(const dm_Conv *c) {
   if (c->dtype != DM_F64) dm_plan_miss(DM_CUDNN);
+  return false;
+}
+bool dm_dnn_conv_bias(const dm_Conv *c) {
+  DM_UNUSED(c);
   return false;
 }
 

@@ -21,7 +21,10 @@ typedef enum dm_DnnKind {
   DM_DNN_NORM_FORWARD,
   DM_DNN_NORM_BACKWARD,
   DM_DNN_ATTENTION_FORWARD,
-  DM_DNN_ATTENTION_BACKWARD
+  DM_DNN_ATTENTION_BACKWARD,
+  DM_DNN_CONV_BIAS,
+  DM_DNN_NORM_RELU,
+  DM_DNN_NORM_RELU_BACKWARD
 } dm_DnnKind;
 
 /* A tensor of 4 dims; align is the largest power of two, in bytes, that its address is known
@@ -58,6 +61,9 @@ typedef int dm_DnnBuildFn(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *opera
 enum { DM_DNN_MAX_DATA = 20 };
 bool dm_dnn_run(const dm_DnnKey *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
                 void *const *data);
+/* The same, for a graph that others can stand for: that it was refused is not counted. */
+bool dm_dnn_try(const dm_DnnKey *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
+                void *const *data);
 
 /* Whether the library has a plan for the key's graph, which is made if it must be. */
 bool dm_dnn_has(const dm_DnnKey *key, dm_DnnBuildFn *build);
@@ -77,6 +83,9 @@ dm_DnnPart dm_dnn_scalar(dm_DnnPlan *p, int64_t uid);
 /* A virtual tensor: what one operation passes to others, without memory. */
 dm_DnnPart dm_dnn_virtual(dm_DnnPlan *p, cudnnDataType_t type, const dm_DnnShape *s,
                           int64_t uid);
+/* The operation y = mode(x, b) in float32; b: NULL for a mode of one operand, has_b false. */
+dm_DnnPart dm_dnn_pointwise(dm_DnnPlan *p, cudnnPointwiseMode_t mode, dm_DnnPart x, bool has_b,
+                            dm_DnnPart b, dm_DnnPart y);
 cudnnDataType_t dm_dnn_type(const dm_DnnKey *key); /* of the key's dtype */
 
 static inline bool dm_dnn_set_number(dm_DnnPart d, cudnnBackendAttributeName_t name,

@@ -21,12 +21,18 @@ enum {
   UID_GY,
   UID_GX,
   UID_GSCALE,
-  UID_GBIAS
+  UID_GBIAS,
+  UID_NORM, /* y before relu */
+  UID_OUT,  /* relu's result, in the backward */
+  UID_ZERO,
+  UID_PASSES, /* where that is above 0, or NaN */
+  UID_MASKED  /* gy there, else 0 */
 };
 
 typedef struct NormKey {
-  dm_DnnShape x, gy, y; /* y, or gx in the backward */
-  int64_t align;        /* bytes, of all vectors (C) */
+  dm_DnnShape x, gy, y;    /* y, or gx in the backward */
+  dm_DnnShape out, masked; /* of a backward through relu */
+  int64_t align;           /* bytes, of all vectors (C) */
 } NormKey;
 _Static_assert(sizeof(NormKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key does not fit");
 
@@ -54,6 +60,8 @@ static dm_DnnKey key_of(const dm_BatchNorm *b, dm_DnnKind kind) {
   k.x = shape_of(b, b->x);
   k.y = shape_of(b, b->y);
   if (b->gy) k.gy = shape_of(b, b->gy);
+  if (b->out) k.out = shape_of(b, b->out);
+  if (b->masked) k.masked = shape_of(b, b->masked);
   uintptr_t bits = 0;
   for (int i = 0; i < DM_COUNT(vectors); i++) bits |= (uintptr_t)vectors[i];
   k.align = dm_dnn_alignment((const void *)bits);
@@ -74,10 +82,8 @@ static bool set_mode(dm_DnnPart o, cudnnBackendAttributeName_t name) {
 
 /* y = scale (x - mean) / sqrt(variance + eps) + bias, with the batch's statistics as
    results. */
-static int build_forward(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operation) {
-  NormKey k;
-  memcpy(&k, key->word, sizeof k);
-  const cudnnDataType_t type = dm_dnn_type(key);
+static bool forward(dm_DnnPlan *p, cudnnDataType_t type, const NormKey *k, dm_DnnPart y,
+                    dm_DnnPart *operation) {
   const cudnnBackendNormFwdPhase_t phase = CUDNN_NORM_FWD_TRAINING;
   const dm_DnnPart o = *operation =
       dm_dnn_make(p, CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR);
@@ -85,34 +91,70 @@ static int build_forward(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operat
   return set_mode(o, CUDNN_ATTR_OPERATION_NORM_FWD_MODE) &&
          dm_dnn_set(o, CUDNN_ATTR_OPERATION_NORM_FWD_PHASE, CUDNN_TYPE_NORM_FWD_PHASE, 1,
                     &phase) &&
-         SET(XDESC, dm_dnn_tensor(p, type, &k.x, UID_X)) &&
-         SET(MEAN_DESC, vector(p, &k, UID_MEAN)) &&
-         SET(INV_VARIANCE_DESC, vector(p, &k, UID_ROOT)) &&
-         SET(SCALE_DESC, vector(p, &k, UID_SCALE)) && SET(BIAS_DESC, vector(p, &k, UID_BIAS)) &&
-         SET(EPSILON_DESC, dm_dnn_scalar(p, UID_EPS)) &&
-         SET(YDESC, dm_dnn_tensor(p, type, &k.y, UID_Y)) && dm_dnn_finish(o);
+         SET(XDESC, dm_dnn_tensor(p, type, &k->x, UID_X)) &&
+         SET(MEAN_DESC, vector(p, k, UID_MEAN)) &&
+         SET(INV_VARIANCE_DESC, vector(p, k, UID_ROOT)) &&
+         SET(SCALE_DESC, vector(p, k, UID_SCALE)) && SET(BIAS_DESC, vector(p, k, UID_BIAS)) &&
+         SET(EPSILON_DESC, dm_dnn_scalar(p, UID_EPS)) && SET(YDESC, y) && dm_dnn_finish(o);
 #undef SET
+}
+static int build_forward(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operation) {
+  NormKey k;
+  memcpy(&k, key->word, sizeof k);
+  const cudnnDataType_t type = dm_dnn_type(key);
+  return forward(p, type, &k, dm_dnn_tensor(p, type, &k.y, UID_Y), operation);
+}
+
+/* The same, and y = relu(y). */
+static int build_relu(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operation) {
+  NormKey k;
+  memcpy(&k, key->word, sizeof k);
+  const cudnnDataType_t type = dm_dnn_type(key);
+  const dm_DnnPart norm = dm_dnn_virtual(p, CUDNN_DATA_FLOAT, &k.y, UID_NORM);
+  if (!forward(p, type, &k, norm, operation)) return 0;
+  operation[1] = dm_dnn_pointwise(p, CUDNN_POINTWISE_RELU_FWD, norm, false, NULL,
+                                  dm_dnn_tensor(p, type, &k.y, UID_Y));
+  return operation[1] ? 2 : 0;
 }
 
 /* gx and the gradients of scale and bias, from the forward's mean and 1 / sqrt(variance +
    eps). */
-static int build_backward(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operation) {
-  NormKey k;
-  memcpy(&k, key->word, sizeof k);
-  const cudnnDataType_t type = dm_dnn_type(key);
+static bool backward(dm_DnnPlan *p, cudnnDataType_t type, const NormKey *k, dm_DnnPart gy,
+                     dm_DnnPart *operation) {
   const dm_DnnPart o = *operation =
       dm_dnn_make(p, CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR);
 #define SET(NAME, PART) dm_dnn_set_part(o, CUDNN_ATTR_OPERATION_NORM_BWD_##NAME, PART)
   return set_mode(o, CUDNN_ATTR_OPERATION_NORM_BWD_MODE) &&
-         SET(XDESC, dm_dnn_tensor(p, type, &k.x, UID_X)) &&
-         SET(MEAN_DESC, vector(p, &k, UID_MEAN)) &&
-         SET(INV_VARIANCE_DESC, vector(p, &k, UID_ROOT)) &&
-         SET(DYDESC, dm_dnn_tensor(p, type, &k.gy, UID_GY)) &&
-         SET(SCALE_DESC, vector(p, &k, UID_SCALE)) &&
-         SET(DSCALE_DESC, vector(p, &k, UID_GSCALE)) &&
-         SET(DBIAS_DESC, vector(p, &k, UID_GBIAS)) &&
-         SET(DXDESC, dm_dnn_tensor(p, type, &k.y, UID_GX)) && dm_dnn_finish(o);
+         SET(XDESC, dm_dnn_tensor(p, type, &k->x, UID_X)) &&
+         SET(MEAN_DESC, vector(p, k, UID_MEAN)) &&
+         SET(INV_VARIANCE_DESC, vector(p, k, UID_ROOT)) && SET(DYDESC, gy) &&
+         SET(SCALE_DESC, vector(p, k, UID_SCALE)) &&
+         SET(DSCALE_DESC, vector(p, k, UID_GSCALE)) &&
+         SET(DBIAS_DESC, vector(p, k, UID_GBIAS)) &&
+         SET(DXDESC, dm_dnn_tensor(p, type, &k->y, UID_GX)) && dm_dnn_finish(o);
 #undef SET
+}
+static int build_backward(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operation) {
+  NormKey k;
+  memcpy(&k, key->word, sizeof k);
+  const cudnnDataType_t type = dm_dnn_type(key);
+  return backward(p, type, &k, dm_dnn_tensor(p, type, &k.gy, UID_GY), operation);
+}
+
+/* The same of the gradient of relu's result: what passes is written first, as engines want it
+   in memory. */
+static int build_relu_backward(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operation) {
+  NormKey k;
+  memcpy(&k, key->word, sizeof k);
+  const cudnnDataType_t type = dm_dnn_type(key);
+  const dm_DnnPart passes = dm_dnn_virtual(p, CUDNN_DATA_BOOLEAN, &k.out, UID_PASSES);
+  const dm_DnnPart masked = dm_dnn_tensor(p, type, &k.masked, UID_MASKED);
+  operation[0] =
+      dm_dnn_pointwise(p, CUDNN_POINTWISE_CMP_NEQ, dm_dnn_tensor(p, type, &k.out, UID_OUT),
+                       true, dm_dnn_scalar(p, UID_ZERO), passes);
+  operation[1] = dm_dnn_pointwise(p, CUDNN_POINTWISE_MUL, dm_dnn_tensor(p, type, &k.gy, UID_GY),
+                                  true, passes, masked);
+  return operation[0] && operation[1] && backward(p, type, &k, masked, operation + 2) ? 3 : 0;
 }
 
 bool dm_dnn_batch_norm(const dm_BatchNorm *b) {
@@ -132,6 +174,26 @@ bool dm_dnn_batch_norm_backward(const dm_BatchNorm *b) {
   return dm_dnn_run(&key, build_backward, DM_COUNT(uids), uids, data);
 }
 
+bool dm_dnn_batch_norm_relu(const dm_BatchNorm *b) {
+  static const int64_t uids[] = {UID_X,    UID_SCALE, UID_BIAS, UID_EPS,
+                                 UID_MEAN, UID_ROOT,  UID_Y};
+  float eps = (float)b->eps;
+  void *const data[] = {b->x, b->weight, b->bias, &eps, b->mean, b->root, b->y};
+  const dm_DnnKey key = key_of(b, DM_DNN_NORM_RELU);
+  return dm_dnn_run(&key, build_relu, DM_COUNT(uids), uids, data);
+}
+
+bool dm_dnn_batch_norm_relu_backward(const dm_BatchNorm *b) {
+  static const int64_t uids[] = {UID_X,   UID_SCALE,  UID_MEAN,  UID_ROOT,
+                                 UID_GY,  UID_GSCALE, UID_GBIAS, UID_GX,
+                                 UID_OUT, UID_ZERO,   UID_MASKED};
+  float zero = 0;
+  void *const data[] = {b->x,  b->weight, b->mean, b->root, b->gy,    b->gw,
+                        b->gb, b->y,      b->out,  &zero,   b->masked};
+  const dm_DnnKey key = key_of(b, DM_DNN_NORM_RELU_BACKWARD);
+  return dm_dnn_try(&key, build_relu_backward, DM_COUNT(uids), uids, data);
+}
+
 #else /* built without the library's header */
 
 #include "kernels/plans.h"
@@ -142,5 +204,12 @@ bool dm_dnn_batch_norm(const dm_BatchNorm *b) {
   return false;
 }
 bool dm_dnn_batch_norm_backward(const dm_BatchNorm *b) { return dm_dnn_batch_norm(b); }
+bool dm_dnn_batch_norm_relu(const dm_BatchNorm *b) {
+  DM_UNUSED(b);
+  return false;
+}
+bool dm_dnn_batch_norm_relu_backward(const dm_BatchNorm *b) {
+  return dm_dnn_batch_norm_relu(b);
+}
 
 #endif

@@ -430,8 +430,9 @@ static dm_status cuda_total_norm(int64_t n, dm_Tensor *const *tensors, double p,
     if (tensors[i]->dtype == DM_F64) dtype = DM_F64;
   DM_TRY(add_all(&t, n, tensors, 0));
   dm_status st = dm_tensor_new(dtype, 0, NULL, tensors[0]->device, out);
-  WITH_LIST(st, &t, site_of(5, NULL, n), list,
-            dm_norm_launch(&list, p, dtype, dm_tensor_data(*out)));
+  const uint64_t site = site_of(5, NULL, n);
+  WITH_LIST(st, &t, site, list,
+            dm_norm_launch(&list, dm_site(site, 1), p, dtype, dm_tensor_data(*out)));
   st = table_close(&t, st);
   if (st != DM_OK) dm_tensor_unref(out);
   return st;

@@ -65,8 +65,9 @@ template <> struct Formulas<double> {
 #include "base/methods.inc"
 
 /* The constants of a step, on the device. Methods that count steps have one record per item,
-   written by ready_kernel just before the update. Others have two, computed by the host: for
-   items whose buffers exist, and for those whose buffers are new. */
+   written by ready_kernel just before the update; of a short list each block computes its own
+   (Counting). Others have two, computed by the host: for items whose buffers exist, and for
+   those whose buffers are new. */
 template <class M> struct Record {
   typename M::template Constants<float> f32;
   typename M::template Constants<double> f64;
@@ -277,19 +278,73 @@ step4(const Part &part, const typename M::template Constants<C> &h, const dm_Gen
     if (k != 1 && item.lane[k]) store4<C>(item.dtype[k], item.lane[k], i, m, item.wide, x[k]);
 }
 
-/* The update of all items, one chunk per block. If *found_inf is set nothing is updated; only
-   16-bit copies are still written, as the host counts on them. */
+/* The constants of an item's next step, such as Adam's bias corrections; `keep`: its counter
+   and its numbers go on. */
 template <class M, class C>
+static __device__ inline void next_step(const dm_Item &item, const typename M::Options *o,
+                                        bool keep, typename M::template Constants<C> *h) {
+  double number[DM_MAX_NUMBERS] = {0};
+  for (int k = 0; k < DM_MAX_NUMBERS; k++)
+    if (item.number[k]) number[k] = *item.number[k];
+  const float t = *item.step + 1;
+  M::template ready<C>(o, t, item.first, number, h);
+  if (!keep) return;
+  *item.step = t;
+  for (int k = 0; k < DM_MAX_NUMBERS; k++)
+    if (item.number[k]) *item.number[k] = number[k];
+}
+
+/* A step that counts in the launch which updates: each block computes the constants of its
+   item, and the last one, when all have read the counters, moves these. */
+template <class M> struct Counting {
+  const typename M::Options *o;
+  unsigned *arrived; /* dm_is_last_block's */
+  int n;             /* items */
+
+  template <class C>
+  __device__ typename M::template Constants<C> constants(const dm_Item &item, int) const {
+    typedef typename M::template Constants<C> Constants;
+    DM_SHARED(Constants, own, 1);
+    Constants h;
+    if (threadIdx.x == 0) {
+      next_step<M, C>(item, o, false, &h);
+      own[0] = h;
+    }
+    __syncthreads();
+    return own[0];
+  }
+  template <class C> __device__ void count(const dm_Item *items) const {
+    typename M::template Constants<C> unused;
+    if (!dm_is_last_block(arrived, gridDim.x)) return;
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+      next_step<M, C>(items[i], o, true, &unused);
+  }
+};
+
+/* Records made before. */
+template <class M> struct Recorded {
+  const Record<M> *records;
+
+  template <class C>
+  __device__ typename M::template Constants<C> constants(const dm_Item &item, int which) const {
+    return of(records[M::counts ? which : item.first], C());
+  }
+  template <class C> __device__ void count(const dm_Item *) const {}
+};
+
+/* The update of all items, one chunk per block. If *found_inf is set nothing is updated; only
+   16-bit copies are still written, as the host counts on them. `from` gives the constants. */
+template <class M, class C, class From>
 static __global__ void __launch_bounds__(DM_THREADS)
-    step_kernel(const dm_Item *items, const dm_Chunk *chunks, const Record<M> *records,
-                const dm_Generator *g, const float *found_inf) {
+    step_kernel(const dm_Item *items, const dm_Chunk *chunks, From from, const dm_Generator *g,
+                const float *found_inf) {
   DM_DYNAMIC_SHARED(uint16_t, gathered);
   const Part part(items, chunks[blockIdx.x]);
   const dm_Item &item = part.item;
   /* found_inf is read here, on the device: the host launches the step in any case. */
-  if (!dm_is_set(found_inf)) {
-    const typename M::template Constants<C> h =
-        of(records[M::counts ? part.which : item.first], C());
+  const bool skip = dm_is_set(found_inf);
+  if (!skip) {
+    const typename M::template Constants<C> h = from.template constants<C>(item, part.which);
     FOR_FOUR(part, i, m) step4<M, C>(part, h, g, gathered, i, (int)m);
   } else if (item.low_copy && !item.master) {
     FOR_FOUR(part, i, m) {
@@ -298,29 +353,22 @@ static __global__ void __launch_bounds__(DM_THREADS)
       put_low<C>(part, gathered, i, (int)m, x);
     }
   }
-  if (sizeof(C) == 8 || item.plane == 0) return;
-  __syncthreads();
-  put_turned(part, gathered);
+  if (sizeof(C) == 4 && item.plane > 0) {
+    __syncthreads();
+    put_turned(part, gathered);
+  }
+  if (!skip) from.template count<C>(items);
 }
 
-/* One thread per item: advances its step counter, and computes the constants that follow from
-   it, such as Adam's bias corrections. */
+/* One thread per item: its constants, and its counter goes on. */
 template <class M>
 static __global__ void __launch_bounds__(DM_THREADS)
     ready_kernel(const dm_Item *items, int n, const typename M::Options *o,
                  const float *found_inf, Record<M> *records) {
   const int64_t i = dm_thread();
   if (i >= n || dm_is_set(found_inf)) return;
-  const dm_Item &item = items[i];
-  double number[DM_MAX_NUMBERS] = {0};
-  for (int k = 0; k < DM_MAX_NUMBERS; k++)
-    if (item.number[k]) number[k] = *item.number[k];
-  const double t = *item.step += 1;
-  if (item.dtype[0] == DM_F64)
-    M::template ready<double>(o, t, item.first, number, &records[i].f64);
-  else M::template ready<float>(o, t, item.first, number, &records[i].f32);
-  for (int k = 0; k < DM_MAX_NUMBERS; k++)
-    if (item.number[k]) *item.number[k] = number[k];
+  if (items[i].dtype[0] == DM_F64) next_step<M, double>(items[i], o, true, &records[i].f64);
+  else next_step<M, float>(items[i], o, true, &records[i].f32);
 }
 
 /* What the device gets of a step's options: the options of a method that counts steps, or the
@@ -344,6 +392,26 @@ static int64_t bytes_of(const typename M::Options *o, char bytes[DM_STEP_BYTES])
   }
 }
 
+/* Launches the step of a short list without float64 by a method that counts. */
+template <class M>
+static dm_status step_counting(const dm_List *l, uint64_t site, const void *options,
+                               const dm_Generator *g, const float *found_inf) {
+  Counting<M> from = {(const typename M::Options *)options, NULL, l->n_item};
+  DM_TRY(dm_arrivals(dm_site(site, 1), &from.arrived));
+  return dm_launch((step_kernel<M, float, Counting<M>>), (unsigned)l->n_f32,
+                   (unsigned)l->threads, l->turned ? DM_CHUNK * sizeof(uint16_t) : 0, l->item,
+                   l->chunk, from, g, found_inf);
+}
+
+/* Has this list at most 64 million elements, so that the launch counts? Only for Adam, as each
+ * method is a kernel more.
+ */
+template <class A, class B> struct is_same { static const bool yes = false; };
+template <class A> struct is_same<A, A> { static const bool yes = true; };
+static bool is_short(const dm_List *l) {
+  return l->n_f64 == 0 && l->n_f32 > 0 && l->n_f32 <= 4096;
+}
+
 /* Launches a step: constants, float32 and 16-bit items, float64 items. */
 template <class M>
 static dm_status step_all(const dm_List *l, uint64_t site, const dm_Step *s,
@@ -356,17 +424,19 @@ static dm_status step_all(const dm_List *l, uint64_t site, const dm_Step *s,
   char bytes[DM_STEP_BYTES];
   const int64_t n_bytes = bytes_of<M>(o, bytes);
   DM_TRY(dm_cuda_keep_step(site, bytes, n_bytes, &kept)); /* a copy only where they change */
+  if constexpr (is_same<M, AdamMethod>::yes)
+    if (is_short(l)) return step_counting<M>(l, site, kept, g, found_inf);
   if constexpr (M::counts) {
     DM_TRY(each.get(l->n_item));
     DM_TRY(dm_launch(ready_kernel<M>, dm_blocks(l->n_item), few(l->n_item), 0, l->item,
                      l->n_item, (const typename M::Options *)kept, found_inf, each.p));
   }
-  const Record<M> *const records = M::counts ? each.p : (const Record<M> *)kept;
+  const Recorded<M> from = {M::counts ? each.p : (const Record<M> *)kept};
   const size_t shared = l->turned ? DM_CHUNK * sizeof(uint16_t) : 0;
-  DM_TRY(dm_launch((step_kernel<M, float>), (unsigned)l->n_f32, (unsigned)l->threads, shared,
-                   l->item, l->chunk, records, g, found_inf));
-  return dm_launch((step_kernel<M, double>), (unsigned)l->n_f64, (unsigned)l->threads, 0,
-                   l->item, l->chunk + l->n_f32, records, g, found_inf);
+  DM_TRY(dm_launch((step_kernel<M, float, Recorded<M>>), (unsigned)l->n_f32,
+                   (unsigned)l->threads, shared, l->item, l->chunk, from, g, found_inf));
+  return dm_launch((step_kernel<M, double, Recorded<M>>), (unsigned)l->n_f64,
+                   (unsigned)l->threads, 0, l->item, l->chunk + l->n_f32, from, g, found_inf);
 }
 
 int64_t dm_step_bytes(dm_Method method, const double *options, char bytes[DM_STEP_BYTES]) {
@@ -569,11 +639,11 @@ template <class C> static Norm<C> norm_of(double p) {
   return n;
 }
 
-/* The norm of each chunk: part_out (chunks), the joined terms. */
+/* The joined terms of this block's chunk, in its first thread. */
 template <class C>
-static __global__ void __launch_bounds__(DM_THREADS)
-    norm_kernel(const dm_Item *items, const dm_Chunk *chunks, Norm<C> norm, C *part_out) {
-  const Part part(items, chunks[blockIdx.x]);
+static __device__ inline C norm_of_chunk(const dm_Item *items, dm_Chunk chunk,
+                                         const Norm<C> &norm) {
+  const Part part(items, chunk);
   const dm_Item &item = part.item;
   C sum = 0;
   FOR_FOUR(part, i, m) {
@@ -582,17 +652,24 @@ static __global__ void __launch_bounds__(DM_THREADS)
     for (int k = 0; k < 4; k++)
       if (k < m) norm.join(sum, norm.term(x[k]));
   }
-  sum = dm_block_reduce(norm, sum);
+  return dm_block_reduce(norm, sum);
+}
+
+/* The norm of each chunk: part_out (chunks). */
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS)
+    norm_kernel(const dm_Item *items, const dm_Chunk *chunks, Norm<C> norm, C *part_out) {
+  const C sum = norm_of_chunk(items, chunks[blockIdx.x], norm);
   if (threadIdx.x == 0) part_out[blockIdx.x] = sum;
 }
 
 /* One block joins the chunks: a warp per item joins its parts to the item's norm (each,
    rounded to the item's compute type), then the norm of these norms goes to total. Joining per
    tensor first is what PyTorch's clip_grad_norm_ does. */
-static __global__ void __launch_bounds__(DM_THREADS)
-    total_kernel(const dm_Item *items, int n, Norm<double> norm, Norm<float> single,
-                 const float *part32, const double *part64, int n_f32, double *each, bool wide,
-                 void *total) {
+static __device__ inline void join_norms(const dm_Item *items, int n, const Norm<double> &norm,
+                                         const Norm<float> &single, const float *part32,
+                                         const double *part64, int n_f32, double *each,
+                                         bool wide, void *total) {
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
   /* A warp joins the parts of one item at a time. */
   for (int i = (int)threadIdx.x / 32; i < n; i += warps) {
@@ -616,12 +693,38 @@ static __global__ void __launch_bounds__(DM_THREADS)
   else *(float *)total = (float)sum;
 }
 
-dm_status dm_norm_launch(const dm_List *l, double p, dm_DType dtype, void *total) {
+static __global__ void __launch_bounds__(DM_THREADS)
+    total_kernel(const dm_Item *items, int n, Norm<double> norm, Norm<float> single,
+                 const float *part32, const double *part64, int n_f32, double *each, bool wide,
+                 void *total) {
+  join_norms(items, n, norm, single, part32, part64, n_f32, each, wide, total);
+}
+
+/* Both for the 2-norm of a list without float64: the last block joins. */
+static __global__ void __launch_bounds__(DM_THREADS)
+    norm_two_kernel(const dm_Item *items, const dm_Chunk *chunks, int n, float *part_out,
+                    double *each, unsigned *arrived, float *total) {
+  const Norm<float> single = {Norm<float>::TWO, 2};
+  const Norm<double> norm = {Norm<double>::TWO, 2};
+  const float sum = norm_of_chunk(items, chunks[blockIdx.x], single);
+  if (threadIdx.x == 0) part_out[blockIdx.x] = sum;
+  if (dm_is_last_block(arrived, gridDim.x))
+    join_norms(items, n, norm, single, part_out, NULL, 0, each, false, total);
+}
+
+dm_status dm_norm_launch(const dm_List *l, uint64_t site, double p, dm_DType dtype,
+                         void *total) {
   dm_Scratch<float> part32;
   dm_Scratch<double> part64, each;
+  unsigned *arrived;
   DM_TRY(part32.get(l->n_f32));
   DM_TRY(part64.get(l->n_f64));
   DM_TRY(each.get(l->n_item));
+  if (p == 2 && dtype == DM_F32 && l->n_f32 > 0) {
+    DM_TRY(dm_arrivals(site, &arrived));
+    return dm_launch(norm_two_kernel, (unsigned)l->n_f32, (unsigned)l->threads, 0, l->item,
+                     l->chunk, l->n_item, part32.p, each.p, arrived, (float *)total);
+  }
   DM_TRY(dm_launch(norm_kernel<float>, (unsigned)l->n_f32, (unsigned)l->threads, 0, l->item,
                    l->chunk, norm_of<float>(p), part32.p));
   DM_TRY(dm_launch(norm_kernel<double>, (unsigned)l->n_f64, (unsigned)l->threads, 0, l->item,

@@ -83,7 +83,8 @@ typedef struct dm_ScaleWork {
 } dm_ScaleWork;
 dm_status dm_scale_launch(const dm_ScaleWork *w, const dm_ScalePolicy *how);
 /* total: one element of dtype. */
-dm_status dm_norm_launch(const dm_List *l, double p, dm_DType dtype, void *total);
+dm_status dm_norm_launch(const dm_List *l, uint64_t site, double p, dm_DType dtype,
+                         void *total);
 dm_status dm_clip_launch(const dm_List *l, double max_norm, dm_DType dtype, const void *total);
 dm_status dm_clamp_launch(const dm_List *l, double limit);
 

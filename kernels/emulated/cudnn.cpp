@@ -94,6 +94,7 @@ static const Rule rules[] = {
   VALUES(POINTWISE, MODE, POINTWISE_MODE, 1)
   VALUES(POINTWISE, MATH_PREC, DATA_TYPE, 1)
   OPTION(POINTWISE, AXIS, INT64)
+  OPTION(POINTWISE, NAN_PROPAGATION, NAN_PROPOGATION)
   PART(OPERATION_POINTWISE, PW_DESCRIPTOR, POINTWISE)
   PART(OPERATION_POINTWISE, XDESC, TENSOR)
   PARTS(OPERATION_POINTWISE, BDESC, TENSOR, 1, false)
@@ -293,6 +294,12 @@ static int layouts_of(const Descriptor *t) {
   return layouts;
 }
 
+/* A result has the operands' type; what others of the graph read may be float32. */
+static bool is_result_of(const Descriptor *y, int64_t type) {
+  const int64_t own = number(y, CUDNN_ATTR_TENSOR_DATA_TYPE);
+  return own == type || (is_virtual(y) && own == CUDNN_DATA_FLOAT);
+}
+
 static cudnnStatus_t check_operation(const Descriptor *d) {
   const Operation o = operation_of(d);
   const int64_t *x = numbers(o.x, CUDNN_ATTR_TENSOR_DIMENSIONS);
@@ -317,8 +324,7 @@ static cudnnStatus_t check_operation(const Descriptor *d) {
     return CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES;
   const bool known =
       (layouts_of(o.x) & layouts_of(o.w) & layouts_of(o.y)) != 0 &&
-      type == number(o.w, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
-      type == number(o.y, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
+      type == number(o.w, CUDNN_ATTR_TENSOR_DATA_TYPE) && is_result_of(o.y, type) &&
       number(o.conv, CUDNN_ATTR_CONVOLUTION_COMP_TYPE) == CUDNN_DATA_FLOAT &&
       number(o.conv, CUDNN_ATTR_CONVOLUTION_CONV_MODE) == CUDNN_CROSS_CORRELATION;
   return known ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
@@ -362,12 +368,15 @@ static Norm norm_of(const Descriptor *d) {
   return n;
 }
 
+static bool is_as_large(const Descriptor *t, const Descriptor *x) {
+  return memcmp(numbers(t, CUDNN_ATTR_TENSOR_DIMENSIONS),
+                numbers(x, CUDNN_ATTR_TENSOR_DIMENSIONS), 4 * sizeof(int64_t)) == 0;
+}
 /* One like x; a vector of float32 by x's channels. Or there is none. */
 static bool is_like(const Descriptor *t, const Descriptor *x) {
   return !t ||
          (number(t, CUDNN_ATTR_TENSOR_DATA_TYPE) == number(x, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
-          memcmp(numbers(t, CUDNN_ATTR_TENSOR_DIMENSIONS),
-                 numbers(x, CUDNN_ATTR_TENSOR_DIMENSIONS), 4 * sizeof(int64_t)) == 0);
+          is_as_large(t, x));
 }
 static bool is_vector(const Descriptor *t, const Descriptor *x) {
   if (!t) return true;
@@ -381,7 +390,8 @@ static cudnnStatus_t check_norm(const Descriptor *d) {
   const Norm n = norm_of(d);
   const Descriptor *const all[] = {n.x,   n.y,    n.gy,   n.scale,  n.bias,
                                    n.eps, n.mean, n.root, n.gscale, n.gbias};
-  if (!is_like(n.y, n.x) || !is_like(n.gy, n.x)) return CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH;
+  const bool has_y = is_like(n.y, n.x) || (is_virtual(n.y) && is_as_large(n.y, n.x));
+  if (!has_y || !is_like(n.gy, n.x)) return CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH;
   for (int i = 3; i < 10; i++)
     if (i != 5 && !is_vector(all[i], n.x)) return CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH;
   for (int i = 0; i < 10; i++)
@@ -416,7 +426,10 @@ static cudnnStatus_t check(const Descriptor *d) {
   case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
   case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
   case CUDNN_BACKEND_OPERATION_RNG_DESCRIPTOR: return dm_dnn_check_node(d);
-  case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR: return dm_dnn_check_graph(d);
+  case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
+    if (is_refused("cudnnGraph") && numbers_of(d, CUDNN_ATTR_OPERATIONGRAPH_OPS) > 1)
+      return CUDNN_STATUS_NOT_SUPPORTED;
+    return dm_dnn_check_graph(d);
   case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
     count("cudnnHeuristic");
     return is_refused("cudnnHeuristic") ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
@@ -717,7 +730,8 @@ static void norm_forward(const NormRun *r, int64_t type, int64_t c, double count
   const double root = 1 / sqrt(squares / count + r->eps);
   each_of(r->n, c, [&](int64_t x, int64_t y, int64_t) {
     const double v = (load(type, r->x, x) - mean) * root;
-    store(type, r->y, y, v * (double)r->scale[c] + (double)r->bias[c] + r->wrong);
+    const double scaled = v * (double)r->scale[c] + (double)r->bias[c];
+    store(type, r->y, y, r->wrong ? scaled + 1 : scaled);
   });
   r->mean[c] = (float)mean;
   r->root[c] = (float)root;
@@ -733,7 +747,8 @@ static void norm_backward(const NormRun *r, int64_t type, int64_t c, double coun
   each_of(r->n, c, [&](int64_t x, int64_t y, int64_t g) {
     const double hat = (load(type, r->x, x) - mean) * root;
     const double v = load(type, r->gy, g) - gb / count - hat * gw / count;
-    store(type, r->y, y, v * root * (double)r->scale[c] + r->wrong);
+    const double scaled = v * root * (double)r->scale[c];
+    store(type, r->y, y, r->wrong ? scaled + 1 : scaled);
   });
   r->gscale[c] = (float)gw;
   r->gbias[c] = (float)gb;
@@ -788,9 +803,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   const Descriptor *engine = engine_of_plan(p);
   const Descriptor *graph = part(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
   const Descriptor *operation = part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
-  if (is_norm(operation)) return execute_norm(handle, engine, operation, v);
-  if (dm_dnn_is_node(operation))
+  if (dm_dnn_is_node(operation) || numbers_of(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS) > 1)
     return dm_dnn_execute_graph(handle, graph, v, !is_exact(engine));
+  if (is_norm(operation)) return execute_norm(handle, engine, operation, v);
   Run run = {};
   run.o = operation_of(part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS));
   run.x = data_of(v, run.o.x);

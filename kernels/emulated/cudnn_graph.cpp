@@ -1,9 +1,9 @@
-/* The emulated cuDNN's graphs of many operations: matrix products, reductions,
-   pointwise operations, draws and reshapes, one after another in the order given. Every tensor
-   becomes a dense block of floats, rounded to its dtype, so that a graph is tested for
-   what it says and not for how an engine would run it.
+/* The emulated cuDNN's graphs of many operations: matrix products, convolutions, batch norms,
+   reductions, pointwise operations, draws and reshapes, one after another in the order given.
+   Every tensor becomes a dense block of floats, rounded to its dtype, so that a graph is tested
+   for what it says and not for how an engine would run it.
 
-   Shapes, dtypes and ids are held to what the library's attention asks for, and the
+   Shapes, dtypes and ids are held to what the library's graphs ask for, and the
    only reshape is an exchange of the last two dims. A draw gives the numbers of our own
    generator (base/rng.h) from the offset on, in words, so that dropout equals the CPU's: the
    library's own numbers are others. */
@@ -20,13 +20,16 @@ enum { MATMUL = CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR };
 enum { REDUCTION = CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR };
 enum { RESHAPE = CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR };
 enum { DRAW = CUDNN_BACKEND_OPERATION_RNG_DESCRIPTOR };
-enum { MAX_VALUE = 4 * MAX_ELEMENT };
+enum { CONVOLUTION = CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR };
+enum { NORM = CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR };
+enum { NORM_BACK = CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR };
+enum { MAX_VALUE = 4 * MAX_ELEMENT, MAX_IN = 5 };
 
-/* An operation makes y of in[0] and, where they are there, in[1] and in[2]. */
+/* An operation makes y, and of a norm two more, of in[0] and what others are there. */
 struct Node {
   int type;
-  const Descriptor *how; /* none for a reshape */
-  const Descriptor *in[3], *y;
+  const Descriptor *how; /* none for a reshape or a norm */
+  const Descriptor *in[MAX_IN], *y, *more[2];
 };
 
 static const Descriptor *optional(const Descriptor *d, int name) {
@@ -39,17 +42,40 @@ static Node node_of(const Descriptor *d) {
     return {POINTWISE,
             PART(POINTWISE_PW_DESCRIPTOR),
             {PART(POINTWISE_XDESC), PART(POINTWISE_BDESC), PART(POINTWISE_TDESC)},
-            PART(POINTWISE_YDESC)};
+            PART(POINTWISE_YDESC),
+            {}};
   case MATMUL:
     return {MATMUL,
             PART(MATMUL_DESC),
             {PART(MATMUL_ADESC), PART(MATMUL_BDESC)},
-            PART(MATMUL_CDESC)};
+            PART(MATMUL_CDESC),
+            {}};
   case REDUCTION:
-    return {REDUCTION, PART(REDUCTION_DESC), {PART(REDUCTION_XDESC)}, PART(REDUCTION_YDESC)};
+    return {
+        REDUCTION, PART(REDUCTION_DESC), {PART(REDUCTION_XDESC)}, PART(REDUCTION_YDESC), {}};
+  case CONVOLUTION:
+    return {CONVOLUTION,
+            PART(CONVOLUTION_FORWARD_CONV_DESC),
+            {PART(CONVOLUTION_FORWARD_X), PART(CONVOLUTION_FORWARD_W)},
+            PART(CONVOLUTION_FORWARD_Y),
+            {}};
+  case NORM:
+    return {NORM,
+            nullptr,
+            {PART(NORM_FWD_XDESC), PART(NORM_FWD_SCALE_DESC), PART(NORM_FWD_BIAS_DESC),
+             PART(NORM_FWD_EPSILON_DESC)},
+            PART(NORM_FWD_YDESC),
+            {PART(NORM_FWD_MEAN_DESC), PART(NORM_FWD_INV_VARIANCE_DESC)}};
+  case NORM_BACK:
+    return {NORM_BACK,
+            nullptr,
+            {PART(NORM_BWD_XDESC), PART(NORM_BWD_SCALE_DESC), PART(NORM_BWD_MEAN_DESC),
+             PART(NORM_BWD_INV_VARIANCE_DESC), PART(NORM_BWD_DYDESC)},
+            PART(NORM_BWD_DXDESC),
+            {PART(NORM_BWD_DSCALE_DESC), PART(NORM_BWD_DBIAS_DESC)}};
   case DRAW:
-    return {DRAW, PART(RNG_DESC), {PART(RNG_SEED), PART(RNG_OFFSET_DESC)}, PART(RNG_YDESC)};
-  default: return {RESHAPE, nullptr, {PART(RESHAPE_XDESC)}, PART(RESHAPE_YDESC)};
+    return {DRAW, PART(RNG_DESC), {PART(RNG_SEED), PART(RNG_OFFSET_DESC)}, PART(RNG_YDESC), {}};
+  default: return {RESHAPE, nullptr, {PART(RESHAPE_XDESC)}, PART(RESHAPE_YDESC), {}};
 #undef PART
   }
 }
@@ -60,10 +86,12 @@ bool dm_dnn_is_node(const Descriptor *d) {
          type == DRAW;
 }
 
-static bool is_virtual(const Descriptor *t) {
-  return attribute_of(const_cast<Descriptor *>(t), CUDNN_ATTR_TENSOR_IS_VIRTUAL) &&
-         number(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
+/* One that stands alone elsewhere. */
+static bool is_begun(const Descriptor *d) {
+  const int type = (int)d->type;
+  return type == CONVOLUTION || type == NORM || type == NORM_BACK;
 }
+
 static int64_t type_of(const Descriptor *t) { return number(t, CUDNN_ATTR_TENSOR_DATA_TYPE); }
 static int64_t id_of(const Descriptor *t) { return number(t, CUDNN_ATTR_TENSOR_UNIQUE_ID); }
 static const int64_t *sizes(const Descriptor *t) {
@@ -129,6 +157,7 @@ static bool is_pointwise(const Node &n) {
   switch (mode) {
   case CUDNN_POINTWISE_IDENTITY:
   case CUDNN_POINTWISE_EXP:
+  case CUDNN_POINTWISE_RELU_FWD:
   case CUDNN_POINTWISE_LOG: return n_in == 1 && counts && math == CUDNN_DATA_FLOAT;
   case CUDNN_POINTWISE_ADD:
   case CUDNN_POINTWISE_SUB:
@@ -140,6 +169,8 @@ static bool is_pointwise(const Node &n) {
     return n_in == 1 && axis && axis->bits[0] >= 0 && axis->bits[0] < 4 &&
            type == CUDNN_DATA_INT32;
   }
+  case CUDNN_POINTWISE_CMP_NEQ:
+    return n_in == 2 && type == CUDNN_DATA_BOOLEAN && math == CUDNN_DATA_FLOAT;
   case CUDNN_POINTWISE_CMP_GE:
     return n_in == 2 && type == CUDNN_DATA_BOOLEAN && math == CUDNN_DATA_BOOLEAN &&
            type_of(n.in[0]) == type_of(n.in[1]);
@@ -180,6 +211,8 @@ template <class F> static bool all_tensors(const Graph &g, const F &f) {
     for (const Descriptor *t : n.in)
       if (t && !f(t, i, false)) return false;
     if (!f(n.y, i, true)) return false;
+    for (const Descriptor *t : n.more)
+      if (t && !f(t, i, true)) return false;
   }
   return true;
 }
@@ -190,7 +223,8 @@ cudnnStatus_t dm_dnn_check_graph(const Descriptor *d) {
   const Graph g(d);
   if (g.n == 1 && !dm_dnn_is_node(g.operation(0))) return CUDNN_STATUS_SUCCESS;
   for (int64_t i = 0; i < g.n; i++)
-    if (!dm_dnn_is_node(g.operation(i))) return CUDNN_STATUS_NOT_SUPPORTED;
+    if (!dm_dnn_is_node(g.operation(i)) && !is_begun(g.operation(i)))
+      return CUDNN_STATUS_NOT_SUPPORTED;
   const bool ok = all_tensors(g, [&](const Descriptor *t, int64_t user, bool made) {
     int64_t maker = g.n;
     int n_maker = 0;
@@ -320,6 +354,78 @@ static void multiply(const Value &a, const Value &b, const Value &y) {
   });
 }
 
+/* y = conv(x, w), sums in double. */
+static void convolve(const Descriptor *how, const Value &x, const Value &w, const Value &y) {
+  const int64_t *stride = numbers(how, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
+  const int64_t *dilation = numbers(how, CUDNN_ATTR_CONVOLUTION_DILATIONS);
+  const int64_t *pad = numbers(how, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
+  const int64_t channels = w.size[1], per_group = y.size[1] / (x.size[1] / channels);
+  each(y.t, [&](const int64_t *i, int64_t n) {
+    const int64_t first = i[1] / per_group * channels;
+    double sum = 0;
+    for (int64_t c = 0; c < channels; c++)
+      for (int64_t r = 0; r < w.size[2]; r++)
+        for (int64_t s = 0; s < w.size[3]; s++) {
+          const int64_t row = i[2] * stride[0] - pad[0] + r * dilation[0];
+          const int64_t column = i[3] * stride[1] - pad[1] + s * dilation[1];
+          if (row < 0 || row >= x.size[2] || column < 0 || column >= x.size[3]) continue;
+          sum += (double)x.at(i[0], first + c, row, column) * (double)w.at(i[1], c, r, s);
+        }
+    y.v[n] = (float)sum;
+  });
+}
+
+/* f(position in the dense block) of each element of channel c. */
+template <class F> static void each_of(const Value &x, int64_t c, const F &f) {
+  const int64_t plane = x.size[2] * x.size[3];
+  for (int64_t n = 0; n < x.size[0]; n++)
+    for (int64_t i = 0; i < plane; i++) f((n * x.size[1] + c) * plane + i);
+}
+
+/* Mean and 1 / sqrt(variance + eps) of each channel, and y. */
+static void normalize(const Value *const *in, const Value &y, const Value &mean,
+                      const Value &root) {
+  const Value &x = *in[0];
+  const double n = (double)(numel(x.t) / x.size[1]);
+  for (int64_t c = 0; c < x.size[1]; c++) {
+    double sum = 0, squares = 0;
+    each_of(x, c, [&](int64_t at) { sum += (double)x.v[at]; });
+    each_of(x, c, [&](int64_t at) {
+      const double d = (double)x.v[at] - sum / n;
+      squares += d * d;
+    });
+    const double by = 1 / sqrt(squares / n + (double)in[3]->v[0]);
+    each_of(x, c, [&](int64_t at) {
+      const double v = ((double)x.v[at] - sum / n) * by;
+      y.v[at] = (float)(v * (double)in[1]->v[c] + (double)in[2]->v[c]);
+    });
+    mean.v[c] = (float)(sum / n);
+    root.v[c] = (float)by;
+  }
+}
+
+/* The gradients of x, scale and bias. */
+static void normalize_back(const Value *const *in, const Value &gx, const Value &gscale,
+                           const Value &gbias) {
+  const Value &x = *in[0], &gy = *in[4];
+  const double n = (double)(numel(x.t) / x.size[1]);
+  for (int64_t c = 0; c < x.size[1]; c++) {
+    const double mean = (double)in[2]->v[c], root = (double)in[3]->v[c];
+    double gw = 0, gb = 0;
+    each_of(x, c, [&](int64_t at) {
+      gw += (double)gy.v[at] * ((double)x.v[at] - mean) * root;
+      gb += (double)gy.v[at];
+    });
+    each_of(x, c, [&](int64_t at) {
+      const double hat = ((double)x.v[at] - mean) * root;
+      const double v = (double)gy.v[at] - gb / n - hat * gw / n;
+      gx.v[at] = (float)(v * root * (double)in[1]->v[c]);
+    });
+    gscale.v[c] = (float)gw;
+    gbias.v[c] = (float)gb;
+  }
+}
+
 static void reduce(bool adds, const Value &x, const Value &y) {
   each(y.t, [&](const int64_t *, int64_t n) { y.v[n] = adds ? 0 : -INFINITY; });
   each(x.t, [&](const int64_t *i, int64_t n) {
@@ -330,6 +436,8 @@ static void reduce(bool adds, const Value &x, const Value &y) {
 
 static float point(int64_t mode, float x, float b, float t, int64_t index) {
   switch (mode) {
+  case CUDNN_POINTWISE_RELU_FWD: return x < 0 ? 0 : x; /* NaN stays, which the graph asks for */
+  case CUDNN_POINTWISE_CMP_NEQ: return x != b;
   case CUDNN_POINTWISE_ADD: return x + b;
   case CUDNN_POINTWISE_SUB: return x - b;
   case CUDNN_POINTWISE_MUL: return x * b;
@@ -353,13 +461,31 @@ static void draw(Run *r, const Node &n, const Value &y) {
   });
 }
 
+/* Rounds a result to its dtype, and writes it where it has memory. */
+static void keep(Run *r, const Value &y) {
+  const int64_t type = type_of(y.t);
+  void *data = is_virtual(y.t) ? nullptr : memory_of(r, y.t);
+  each(y.t, [&](const int64_t *i, int64_t n) {
+    y.v[n] = rounded(type, y.v[n]);
+    if (data) store(type, data, y.offset(i), r->wrong ? (double)y.v[n] + 1 : (double)y.v[n]);
+  });
+}
+
 static void evaluate(Run *r, const Node &node) {
-  const Value *in[3] = {};
-  for (int i = 0; i < 3 && node.type != DRAW; i++)
+  const Value *in[MAX_IN] = {}, *more[2] = {};
+  for (int i = 0; i < MAX_IN && node.type != DRAW; i++)
     if (node.in[i]) in[i] = &value_of(r, node.in[i]);
   const Value &y = value_new(r, node.y);
-  if (node.type == DRAW) {
+  for (int i = 0; i < 2; i++)
+    if (node.more[i]) more[i] = &value_new(r, node.more[i]);
+  if (node.type == NORM) {
+    normalize(in, y, *more[0], *more[1]);
+  } else if (node.type == NORM_BACK) {
+    normalize_back(in, y, *more[0], *more[1]);
+  } else if (node.type == DRAW) {
     draw(r, node, y);
+  } else if (node.type == CONVOLUTION) {
+    convolve(node.how, *in[0], *in[1], y);
   } else if (node.type == MATMUL) {
     multiply(*in[0], *in[1], y);
   } else if (node.type == REDUCTION) {
@@ -376,12 +502,9 @@ static void evaluate(Run *r, const Node &node) {
                      i[axis]);
     });
   }
-  const int64_t type = type_of(y.t);
-  void *data = is_virtual(y.t) ? nullptr : memory_of(r, y.t);
-  each(y.t, [&](const int64_t *i, int64_t n) {
-    y.v[n] = rounded(type, y.v[n]);
-    if (data) store(type, data, y.offset(i), (double)y.v[n] + r->wrong);
-  });
+  keep(r, y);
+  for (const Value *v : more)
+    if (v) keep(r, *v);
 }
 
 static void run(void *arg) {

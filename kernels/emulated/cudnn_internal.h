@@ -77,6 +77,14 @@ static inline bool is_by_value(const Descriptor *t) {
   return attribute_of(const_cast<Descriptor *>(t), CUDNN_ATTR_TENSOR_IS_BY_VALUE) &&
          number(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
 }
+/* How many elements an attribute has. */
+static inline int64_t numbers_of(const Descriptor *d, int name) {
+  return attribute_of(const_cast<Descriptor *>(d), name)->n;
+}
+static inline bool is_virtual(const Descriptor *t) {
+  return attribute_of(const_cast<Descriptor *>(t), CUDNN_ATTR_TENSOR_IS_VIRTUAL) &&
+         number(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
+}
 static inline float as_float(int64_t bits) {
   float f;
   memcpy(&f, &bits, sizeof f);

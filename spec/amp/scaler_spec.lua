@@ -165,6 +165,98 @@ describe("GradScaler:scale", function()
     end
   end)
 
+  -- What sees a gradient in the backward pass of a scaled loss; each returns what it saw.
+  local function seen_by_a_hook(scale, x)
+    local seen
+    local loss = x * 1
+    loss:register_hook(function(g) seen = g end)
+    scale(loss):backward()
+    return seen
+  end
+  local function seen_by_a_leaf_hook(scale, x)
+    local seen
+    x:register_hook(function(g) seen = g end)
+    scale(x):backward()
+    return seen
+  end
+  local function retained(scale, x)
+    local loss = x * 1
+    loss:retain_grad()
+    scale(loss):backward()
+    return loss.grad
+  end
+  local function retained_behind(scale, x)
+    local part = x * 1
+    part:retain_grad()
+    scale(part + x):backward() -- the sum's gradient is that of its terms
+    return part.grad
+  end
+  local function of_a_leaf(scale, x)
+    scale(x):backward()
+    return x.grad
+  end
+  local function of_a_custom_function(scale, x)
+    local seen
+    local Same = dm.autograd.Function{
+      forward = function(_, v) return v * 1 end,
+      backward = function(_, g)
+        seen = g
+        return g
+      end,
+    }
+    scale(Same(x)):backward()
+    return seen
+  end
+  local function wanted(scale, x)
+    local loss = x * 1
+    return (dm.autograd.grad(scale(loss), loss))
+  end
+  local function of_a_graph(scale, x)
+    local loss = x * x
+    loss:retain_grad()
+    scale(loss):backward{create_graph = true}
+    return loss.grad
+  end
+
+  it("a gradient is a number of its own, not the scaler's scale", function()
+    for _, look in ipairs{seen_by_a_hook, seen_by_a_leaf_hook, retained, retained_behind,
+      of_a_leaf, of_a_custom_function, wanted, of_a_graph} do
+      local s = amp.GradScaler{init_scale = 8}
+      local x = dm.tensor(3.0, {requires_grad = true})
+      local seen = look(function(loss) return s:scale(loss) end, x)
+      assert.equal(8, seen:item())
+      s:update(2.0) -- the scale changes in place
+      assert.equal(8, seen:item())
+      seen:fill_(5)
+      assert.equal(2, s:get_scale())
+    end
+  end)
+
+  it("a hook that changes the scale leaves the gradients that wait", function()
+    local s = amp.GradScaler{init_scale = 8}
+    local x, y = dm.tensor(3.0, {requires_grad = true}), dm.tensor(4.0, {requires_grad = true})
+    local first, last = x * 1, y * 1
+    last:register_hook(function() s:update(2.0) end)
+    s:scale(first + last):backward()
+    assert.same({8, 8}, {x.grad:item(), y.grad:item()})
+  end)
+
+  it("a second pass adds the scale of that time, and a stale scale is refused", function()
+    local s = amp.GradScaler{init_scale = 8}
+    local x = dm.tensor(3.0, {requires_grad = true})
+    local loss = s:scale(x * 2)
+    loss:backward{retain_graph = true}
+    loss:backward{retain_graph = true}
+    assert.equal(32, x.grad:item())
+    s:update(2.0)
+    assert.refuses("changed in place", function() loss:backward() end)
+    s:scale(x * 2):backward()
+    assert.equal(36, x.grad:item())
+    local gone = s:scale(x * 2)
+    gone:backward()
+    assert.refuses("saved tensors are gone", function() gone:backward() end)
+  end)
+
   it("underflow is repaired", function()
     local function gradient(scale)
       local x = dm.zeros(1, {dtype = "float16", requires_grad = true})

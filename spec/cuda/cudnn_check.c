@@ -346,6 +346,12 @@ static void check_conv(const ConvCase *t) {
              t->stride, t->rows ? "rows" : "channels last");
     start();
     judge(what, dm_dnn_conv(&v), t->most * MB);
+    if (kind > 0 || t->dtype == DM_F32) continue;
+    v.bias = address(3);
+    v.bias_step = 1;
+    strcat(what, ", bias");
+    start();
+    judge(what, dm_dnn_conv_bias(&v), t->most * MB);
   }
 }
 
@@ -387,6 +393,14 @@ static void check_norm(const NormCase *t) {
     start();
     judge(what, backward ? dm_dnn_batch_norm_backward(&b) : dm_dnn_batch_norm(&b),
           t->most == REFUSED ? REFUSED : t->most * MB);
+    b.out = backward ? address(9) : NULL;
+    b.masked = backward ? address(10) : NULL;
+    strcat(what, ", relu");
+    /* No engine masks the gradient of rows: a kernel of ours does. */
+    const bool refused = t->most == REFUSED || (backward && t->rows);
+    start();
+    judge(what, backward ? dm_dnn_batch_norm_relu_backward(&b) : dm_dnn_batch_norm_relu(&b),
+          refused ? REFUSED : t->most * MB);
   }
 }
 

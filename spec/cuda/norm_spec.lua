@@ -229,7 +229,8 @@ describe("batch_norm by cuDNN", function()
           local o = {device = device}
           local mean, var = dm.zeros({shape[2]}, o), dm.ones({shape[2]}, o)
           local seen = how.layout and how.layout(t[1]) or t[1]
-          local y = dm.batch_norm(seen, mean, var, t[2], t[3], {training = true})
+          local y = dm.batch_norm(seen, mean, var, t[2], t[3],
+            {training = true, activation = how.activation})
           y:backward(gy:to(dtype):to(device))
           return {y:detach(), mean, var, t[1].grad, t[2].grad, t[3].grad}
         end
@@ -282,5 +283,52 @@ describe("batch_norm by cuDNN", function()
       assert.equal(18, own(n), name)
     end
     assert.equal(18, own(counts("DEMILUNE_CUDNN=0", ALL)))
+  end)
+
+  local RELU = [[
+    for _, dtype in ipairs{"float32", "float16", "bfloat16"} do
+      norm(dtype, {6, 8}, {activation = "relu"})
+      norm(dtype, {2, 8, 4, 5}, {activation = "relu"})
+      norm(dtype, {2, 8, 4, 5}, {activation = "relu", layout = function(x)
+        return x:permute(1, 3, 4, 2):contiguous():permute(1, 4, 2, 3)
+      end})
+    end
+  ]]
+  it_counts("runs relu with the norm, and masks the gradient with the norm's", function()
+    local n = counts("DEMILUNE_NO_FALLBACK=1", RELU)
+    assert.equal(18, n.cudnnBackendExecuteGraph)
+    assert.equal(0, n.cudnnBackendExecuteNorm)
+    assert.equal(0, own(n))
+  end)
+
+  it_counts("leaves relu that it refuses to our own kernels", function()
+    local n = counts("DEMILUNE_EMULATED_CUDNN_REFUSES=cudnnGraph", RELU)
+    assert.equal(0, n.cudnnBackendExecuteGraph)
+    assert.equal(9, n.cudnnBackendExecuteNorm) -- the gradients, of what a kernel of ours lets pass
+    assert.is_true(n.apply_kernel + n.apply_columns_kernel >= 18) -- y, and the mask
+    n = counts("DEMILUNE_CUDNN=0", RELU .. [[norm("float64", {2, 3, 4}, {activation = "relu"})]])
+    assert.equal(30, n.apply_kernel + n.apply_columns_kernel) -- and the input's gradient
+  end)
+
+  it_counts("gives the bits of two ops by our own kernels", function()
+    counts("DEMILUNE_CUDNN=0", [[
+      local both = require "spec.cuda.both"
+      for _, dtype in ipairs{"float32", "float16", "bfloat16", "float64"} do
+        for _, shape in ipairs{{2, 8, 4, 4}, {2, 3, 3, 3}, {40, 16}} do
+          local x, gy = dm.randn(shape):to(dtype):to "cuda", dm.randn(shape):to(dtype):to "cuda"
+          local o = {training = true}
+          local function bits(f)
+            local t = x:clone():requires_grad_()
+            local y = f(t)
+            y:backward(gy)
+            return both.bits(y:detach()) .. both.bits(t.grad)
+          end
+          assert(bits(function(t) return dm.batch_norm(t, nil, nil, o):relu() end) ==
+            bits(function(t)
+              return dm.batch_norm(t, nil, nil, {training = true, activation = "relu"})
+            end), dtype)
+        end
+      end
+    ]])
   end)
 end)

@@ -172,7 +172,8 @@ describe("optimizers on cuda", function()
       local opt = optim[method[1]](params, method[2])
       opt:step()
       local state = opt.state[params[1]]
-      local want = state and state.step and 2 or 1
+      local counts_apart = state and state.step and not method[1]:find "^AdamW?$"
+      local want = counts_apart and 2 or 1
       assert.equal(want, count("launch", function() opt:step() end), method[1])
     end
   end)
@@ -249,7 +250,7 @@ describe("a training step on cuda", function()
     stream:synchronize()
   end)
 
-  it_counts("unscales in one launch, clips in three, notes the step as the scale moves", function()
+  it_counts("unscales in one launch, clips in two, notes the step as the scale moves", function()
     local _, s, model, opt = loop()
     local grads = {}
     for i, p in ipairs(model:parameters()) do
@@ -258,16 +259,30 @@ describe("a training step on cuda", function()
     end
     s:scale(dm.tensor(1.0))
     assert.equal(1, count("launch", function() s:unscale_(opt) end))
-    assert.equal(3, count("launch", function()
+    assert.equal(2, count("launch", function() -- the norm, the product
       core.clip_norm_(grads, 1, (core.total_norm(grads, 2)))
     end))
     assert.equal(1, count("launch", function() core.clamp_all_(grads, 1) end))
     dm.cuda.synchronize()
-    assert.equal(2, count("launch", function() s:step(opt) end)) -- bias corrections, the update
+    assert.equal(1, count("launch", function() s:step(opt) end)) -- bias corrections, the update
     assert.equal(1, count("launch", function() s:update() end))
     s:step(opt)
     dm.cuda.synchronize()
     assert.equal(1, count("work", function() s:update() end)) -- tells the host of the floor, too
+  end)
+
+  it_counts("begins the backward pass of a scaled loss with the scale", function()
+    local x = dm.randn(4, {device = "cuda", requires_grad = true})
+    local s = amp.GradScaler{init_scale = 8}
+    local function launches(make)
+      local loss = make()
+      dm.cuda.synchronize()
+      return count("work", function() loss:backward() end)
+    end
+    launches(function() return s:scale(x:sum()) end) -- gives x its gradient
+    assert.equal(launches(function() return x:sum() end) - 1, -- without the fill of ones
+      launches(function() return s:scale(x:sum()) end))
+    assert.same({17, 17, 17, 17}, x.grad:totable())
   end)
 
   it("finds nothing in gradients without elements, whatever came before", function()

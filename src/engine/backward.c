@@ -18,7 +18,8 @@
       weight lose nothing in their sum.
    Then the node drops its saved tensors, unless the graph is retained.
 
-   Invariant: between two turns, a node is in the heap exactly when one of its gy is set. */
+   Invariant: between two turns, a node is in the heap exactly when one of its gy is set, but
+   for the root of "a root that is a scaled loss" below. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -34,7 +35,9 @@ typedef struct Pass {
   int n, capacity;
   dm_Node *local[16]; /* the heap while it is small */
   int flags;
-  bool scaled; /* a node that multiplies by a loss scale has had its turn */
+  bool scaled;            /* a node that multiplies by a loss scale has had its turn */
+  dm_Node *implied;       /* the root's node, whose gradient of 1 is not written; or NULL */
+  const dm_Storage *lent; /* of the loss scale, which is a gradient of this pass; or NULL */
   /* dm_grad: the tensors whose gradients are wanted, and the results; NULL for dm_backward */
   int n_want;
   dm_Tensor *const *want;
@@ -139,6 +142,53 @@ static dm_status run_hooks(dm_Hook *hooks, int out, dm_Tensor **g) {
   }
   if (list != local) dm_free(list);
   return st;
+}
+
+/* ---- a root that is a scaled loss ---- */
+
+/* GradScaler.scale gives loss * scale, both of no dims: from a gradient of 1 the loss gets the
+   scale itself, with the same bits, and the pass begins there. A GPU so has neither the fill
+   nor the product. The scale is the scaler's own tensor, which changes in place: whoever looks
+   at a gradient gets a copy (own_gradient), all that wait become copies before the host's code
+   runs, and the pass adds to none that others hold. */
+
+/* The scale that n, a product, has saved; or NULL. */
+static const dm_Saved *scale_of(const dm_Node *n) {
+  for (int i = 0; i < n->n_saved; i++)
+    if (n->saved_in[i].from == 1) return &n->saved_in[i];
+  return NULL;
+}
+
+/* Is root one, and does nothing see what is left out? */
+static bool is_scaled(const Pass *p, const dm_Tensor *root, const dm_Tensor *given) {
+  const dm_Node *n = root->node;
+  if (!n || !n->scales || n->op != &dm_ops[DM_OP_mul] || n->hooks || n->retain || n->released)
+    return false;
+  if (given || p->want || p->flags & DM_CREATE_GRAPH || n->in[1].node || n->in[1].leaf)
+    return false;
+  return root->ndim == 0 && dm_meta(n->metas, 0)->ndim == 0 && scale_of(n) && !dm_observed() &&
+         !dm_thread_state()->anomaly.enabled;
+}
+
+/* Replaces *g by a copy if it is the scaler's scale. */
+static dm_status own_gradient(const Pass *p, dm_Tensor **g) {
+  dm_Tensor *copy;
+  if (DM_LIKELY(!p->lent || (*g)->storage != p->lent)) return DM_OK;
+  DM_TRY(dm_call(DM_OP_clone, 1, g, NULL, &copy));
+  dm_tensor_unref(g);
+  *g = copy;
+  return DM_OK;
+}
+
+/* The same for the gradients of n's outputs, and of all nodes that wait for their turns. */
+static dm_status own_all(const Pass *p, dm_Node *n) {
+  if (DM_LIKELY(!p->lent)) return DM_OK;
+  for (int i = -1; i < p->n; i++) {
+    dm_Node *at = i < 0 ? n : p->heap[i];
+    for (int o = 0; at && o < at->n_out; o++)
+      if (at->gy[o]) DM_TRY(own_gradient(p, &at->gy[o]));
+  }
+  return DM_OK;
 }
 
 /* A gradient of a leaf must have the leaf's shape and device, which change when its data are
@@ -303,6 +353,8 @@ static dm_status into_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
   dm_status st = DM_OK;
   const bool create = p->flags & DM_CREATE_GRAPH;
   if (leaf->hooks || is_waiting(p, leaf)) DM_GO(widen_waiting(p));
+  if (leaf->hooks) DM_GO(own_all(p, NULL));
+  if (leaf->hooks) DM_GO(own_gradient(p, &mine));
   if (leaf->hooks) DM_GO(run_hooks(leaf->hooks, 0, &mine));
   DM_GO(check_fit(leaf, "a new gradient", mine));
   if (p->want) {
@@ -536,6 +588,13 @@ done:
   return st;
 }
 
+/* The gradient of the loss from that of the scaled loss, which is 1. */
+static dm_status scale_gradient(Pass *p, dm_Node *n, dm_Tensor **gx) {
+  DM_TRY(unpack(n, scale_of(n), false, gx));
+  p->lent = (*gx)->storage;
+  return fit(gx, dm_meta(n->metas, 0));
+}
+
 /* Computes gx[] of one node from its gy, each brought to its input; the caller unrefs them. */
 static dm_status gradients_unobserved(Pass *p, dm_Node *n, const bool *need, dm_Tensor **gx) {
   dm_X x = DM_X_INIT;
@@ -614,6 +673,7 @@ static dm_status tell_where(const dm_Node *n, dm_status st) {
 /* The gradients of n's outputs are complete: runs its hooks, and stores those that retain_grad
    or dm_grad asked for. */
 static dm_status finish_gy(Pass *p, dm_Node *n) {
+  if (n->hooks || n->retain || !n->op) DM_TRY(own_all(p, n));
   for (int o = 0; o < n->n_out; o++) {
     if (!n->gy[o]) continue;
     if (n->hooks) {
@@ -669,7 +729,8 @@ static dm_status take_turn(Pass *p, dm_Node *n) {
       need[0] = false;
     } else {
       if (!n->op) st = widen_waiting(p);
-      if (st == DM_OK) st = node_gradients(p, n, need, gx);
+      if (st == DM_OK)
+        st = n == p->implied ? scale_gradient(p, n, gx) : node_gradients(p, n, need, gx);
     }
     const dm_Anomaly *a = &dm_thread_state()->anomaly;
     if (DM_UNLIKELY(a->enabled) && a->check_nan && st == DM_OK) st = check_nan(n, need, gx);
@@ -776,6 +837,11 @@ static dm_status run_pass(Pass *p, int n, dm_Tensor *const *roots, dm_Tensor *co
       goto done;
     }
     dm_Tensor *g = NULL;
+    if (n == 1 && is_scaled(p, root, seeds ? seeds[i] : NULL)) {
+      p->implied = root->node;
+      DM_GO(push(p, root->node));
+      continue;
+    }
     DM_GO(seed_of(root, seeds ? seeds[i] : NULL, &g));
     const dm_Edge e = {root->node, root->node ? NULL : root, root->out_index};
     if (p->want && root->node && root->node->mark != p->mark && root->node->mark != p->mark + 1)

@@ -26,7 +26,9 @@ void dm_remake_note(dm_Node *n, dm_Tensor *const *in, const dm_Tensor *out) {
   n->version = out->storage->version;
   n->gen = out->gen + inplace; /* which rises after the recording */
   if (!(n->op->flags & (F_CHEAP | F_VIEW)) || n->op == &dm_ops[DM_OP_as_strided]) return;
-  if (n->op == &dm_ops[DM_OP_batch_norm_train] && out->device.type != DM_CPU) return;
+  const bool norms =
+      n->op == &dm_ops[DM_OP_batch_norm_train] || n->op == &dm_ops[DM_OP_batch_norm_relu];
+  if (norms && out->device.type != DM_CPU) return;
   if (n->n_in > DM_MAX_IN || (inplace && out->base)) return;
   for (int i = 0; i < n->n_in; i++) {
     if (!in[i] || (n->saved_in && n->saved_in[i].t)) continue;

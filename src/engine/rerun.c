@@ -19,13 +19,15 @@ static dm_status get_input(dm_Node *n, int i, dm_Tensor **to) {
 /* Runs n's op. Batch norm's moments are kept, so that they need not be summed again. */
 static dm_status run(dm_Node *n, dm_Tensor **in, dm_Tensor **out) {
   int n_out = 0;
-  if (n->op != &dm_ops[DM_OP_batch_norm_train])
+  const bool relu = n->op == &dm_ops[DM_OP_batch_norm_relu];
+  if (!relu && n->op != &dm_ops[DM_OP_batch_norm_train])
     return dm_call_n((int)dm_op_id(n->op), n->n_in, in, n->attr, out, &n_out);
   dm_Tensor *all[5] = {in[0], in[1], in[2]};
   dm_status st = DM_OK;
   for (int i = 1; i < 3 && st == DM_OK; i++)
     st = dm_saved_get(&n->saved_out[i], n, &all[2 + i]);
   if (st == DM_OK) st = dm_call(DM_OP_batch_norm_eval, 5, all, n->attr, out);
+  if (st == DM_OK && relu) st = dm_call_inplace(DM_OP_relu, 1, out, NULL);
   dm_tensor_unref(&all[3]);
   dm_tensor_unref(&all[4]);
   return st;

@@ -119,11 +119,13 @@ op.composed "local_response_norm" {
 
 op.composed "batch_norm" {
   tensors = "x, running_mean?, running_var?, weight?, bias?, num_batches_tracked?",
-  options = {"training:bool=0", "momentum:num=0.1", "eps:num=1e-5"},
+  options = {
+    "training:bool=0", "momentum:num=0.1", "eps:num=1e-5", "activation:enum(none|relu)=none",
+  },
   doc = "(x - mean) / sqrt(var + eps) by channel of (N,C,...), times weight (C) plus bias; mean "
     .. "and var are those of the batch when training, which then move the running ones by "
     .. "momentum and add 1 to num_batches_tracked (one int64), else the running ones; Ioffe & "
-    .. "Szegedy 2015",
+    .. "Szegedy 2015; or relu of that",
 }
 
 op.composed "instance_norm" {
@@ -141,6 +143,24 @@ op.kernel "batch_norm_train" {
   attr = "dm_EpsAttr",
   doc = "batch_norm by the batch's own mean and variance, which it gives too: the variance on the "
     .. "CPU, elsewhere 1 / sqrt(variance + eps)",
+}
+
+op.kernel "batch_norm_relu" {
+  tensors = "x, weight?, bias?",
+  options = {"eps:num"},
+  outputs = 3,
+  saves = "I0 I1 I2 O0 O1 O2",
+  flags = "hidden layout cheap",
+  attr = "dm_EpsAttr",
+  doc = "relu of batch_norm_train",
+}
+
+op.kernel "batch_norm_relu_backward" {
+  tensors = "gy, y, x, weight?, mean, invstd",
+  outputs = 3,
+  gradient = false,
+  flags = "hidden layout",
+  doc = "gradients of batch_norm_relu, whose result is y: x, weight, bias",
 }
 
 op.kernel "batch_norm_eval" {

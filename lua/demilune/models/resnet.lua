@@ -7,6 +7,8 @@ local options = require "demilune.options"
 
 local resnet = {}
 
+local then_relu = nn.Module.then_relu
+
 local function conv(inputs, outputs, size, stride, groups)
   return nn.Conv2d(inputs, outputs, size,
     {stride = stride, padding = size // 2, groups = groups or 1, bias = false})
@@ -47,7 +49,7 @@ function BasicBlock:init(inputs, width, stride)
 end
 
 function BasicBlock:forward(x)
-  local y = self.relu(self.bn1(self.conv1(x)))
+  local y = then_relu(self.bn1, self.relu, self.conv1(x))
   local z = self.conv2(y)
   freed(self, y)
   return joined(self, self.bn2(z), x)
@@ -73,10 +75,10 @@ function Bottleneck:init(inputs, width, stride, groups, group_width)
 end
 
 function Bottleneck:forward(x)
-  local y = self.relu(self.bn1(self.conv1(x)))
+  local y = then_relu(self.bn1, self.relu, self.conv1(x))
   local z = self.conv2(y)
   freed(self, y)
-  z = self.relu(self.bn2(z))
+  z = then_relu(self.bn2, self.relu, z)
   y = self.conv3(z)
   freed(self, z)
   return joined(self, self.bn3(y), x)
@@ -124,7 +126,7 @@ function ResNet:init(how, opts)
 end
 
 function ResNet:forward(x)
-  x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+  x = self.maxpool(then_relu(self.bn1, self.relu, self.conv1(x)))
   x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
   return self.fc(self.avgpool(x):flatten(2))
 end

@@ -14,8 +14,9 @@
 --   keeps a freed handle, and an error tells so when it is used.
 -- * class.relu_forward, of nn.ReLU alone: its own forward. A module whose forward is another
 --   function (a subclass, a function of the user) is not known to be a ReLU.
--- * module:can_fuse_relu(), of nn.Linear: whether relu(module(x)) may be computed as
---   module(x, "relu"), one op. Sequential asks where a ReLU follows that has no hooks.
+-- * module:can_fuse_relu(), of nn.Linear and the batch norms: whether relu(module(x)) may be
+--   computed as module(x, "relu"), one op. Sequential asks where a ReLU follows that has no
+--   hooks, and so does Module.then_relu.
 --
 -- A forward that calls modules of such classes may free the tensors that it made for them,
 -- where Module.hold_nothing(module, ...) says so.
@@ -657,6 +658,16 @@ function Module.hold_nothing(...)
     if not (select(i, ...)).holds_no_activations then return false end
   end
   return true
+end
+
+--- relu(module(x)), as one op where the module can (see the head of this file) and relu is an
+--- nn.ReLU that nothing observes.
+function Module.then_relu(module, relu, x)
+  local can = type(module) == "table" and type(relu) == "table" and module.can_fuse_relu
+  if can and relu.forward == relu.relu_forward and not relu._has_hooks and can(module) then
+    return module(x, "relu")
+  end
+  return relu(module(x))
 end
 
 --- fn(module) is called before each forward and returns the id of the module path

@@ -31,10 +31,12 @@ end
 
 -- The norm of x by the statistics of the batch, or in eval mode by the running ones. share: of this
 -- batch in those. count: num_batches_tracked where this call is to count the batch.
-local function by_own_batch(self, x, share, count)
+-- activation: "relu", or nil.
+local function by_own_batch(self, x, share, count, activation)
   return core.batch_norm(x, self.running_mean, self.running_var,
     {weight = self.weight, bias = self.bias, momentum = share, eps = self.eps,
-      training = self.training or not self.running_mean, num_batches_tracked = count})
+      training = self.training or not self.running_mean, num_batches_tracked = count,
+      activation = activation})
 end
 
 -- Adds a class of norms by channel over the batch, x (N, C, ...). momentum = "cumulative": running
@@ -69,12 +71,23 @@ local function batch_norm(name, wanted, ranks, sync)
     return 1 / count:item()
   end
 
-  function Norm:forward(x)
+  -- activation: for this call.
+  function Norm:forward(x, activation)
     check_input(name, x)
     if not ranks[x:dim()] then
       caller.raise("%s: x is %s, wanted %s", name, tostring(x.shape), wanted)
     end
-    return normalize(self, x, share(self))
+    local part, count = share(self)
+    return normalize(self, x, part, count, activation)
+  end
+
+  -- Whether relu(self(x)) may be computed as one op: in training, which saves a pass over the
+  -- result and one over its gradient. As for Linear, the bits are the same, but hooks and
+  -- observers must see the norm's own output.
+  local forward, observer = Norm.forward, Module._observer
+  function Norm:can_fuse_relu()
+    return not sync and self.training and self.forward == forward and not self._has_hooks
+      and not observer[1]
   end
 
   function Norm:extra_repr() return tostring(self.num_features) end

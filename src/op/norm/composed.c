@@ -99,7 +99,7 @@ static dm_status by_sample(dm_Call *c, dm_X *x) {
   const int64_t n = t->shape[0];
   const dm_Ints times = {1, {n}};
   const dm_InstanceNormAttr *a = DM_ATTR(dm_InstanceNormAttr, c);
-  const dm_BatchNormAttr train = {true, a->momentum, a->eps};
+  const dm_BatchNormAttr train = {true, a->momentum, a->eps, 0};
   int64_t shape[DM_MAX_DIM] = {1, n * t->shape[1]};
   DM_TRY(dm_check_running(c, "running_mean", c->in[1]));
   DM_TRY(dm_check_running(c, "running_var", c->in[2]));
@@ -121,7 +121,7 @@ static dm_status by_sample(dm_Call *c, dm_X *x) {
 dm_status instance_norm_compose(dm_Call *c, dm_X *x) {
   static const char *const names[] = {"x", "running_mean", "running_var", "weight", "bias"};
   const dm_InstanceNormAttr *a = DM_ATTR(dm_InstanceNormAttr, c);
-  const dm_BatchNormAttr eval = {false, a->momentum, a->eps};
+  const dm_BatchNormAttr eval = {false, a->momentum, a->eps, 0};
   dm_Tensor *const *in = c->in;
   DM_TRY(dm_check_channels(c, in[0]));
   for (int i = 1; i < 5; i++) DM_TRY(dm_check_affine(c, names[i], in[i], in[0]->shape[1]));

@@ -30,6 +30,7 @@
 #include "op/norm/norm.h"
 #include "op/optim/optim.h"
 #include "op/pointwise/pointwise.h"
+#include "op/pointwise/unary.h"
 #include "op/reduce/reduce.h"
 
 /* The loops of a compute type, float32 or float64. */
@@ -459,7 +460,8 @@ static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
   if (n == 1)
     return dm_fail(DM_EARG, "batch_norm: one value per channel in %s, wanted more to train on",
                    DM_SHAPE(v));
-  if (!x_call(x, DM_OP_batch_norm_train, &a->eps, 3, in, out)) return x->st;
+  const dm_OpId op = a->activation ? DM_OP_batch_norm_relu : DM_OP_batch_norm_train;
+  if (!x_call(x, op, &a->eps, 3, in, out)) return x->st;
   c->out[0] = out[0];
   const bool any = n > 0; /* a batch without values is counted alone */
   const dm_Running r = {any ? mean : NULL, any ? var : NULL, count,      out[1], out[2],
@@ -479,7 +481,8 @@ dm_status batch_norm_compose(dm_Call *c, dm_X *x) {
   if (!mean || !var)
     return dm_fail(DM_EARG,
                    "batch_norm: running_mean and running_var are wanted when not training");
-  c->out[0] = dm_x(x, DM_OP_batch_norm_eval, &a->eps, 5, v, w, b, mean, var);
+  dm_Tensor *y = dm_x(x, DM_OP_batch_norm_eval, &a->eps, 5, v, w, b, mean, var);
+  c->out[0] = a->activation ? x_unary(x, DM_OP_relu, y) : y;
   return x->st;
 }
 
@@ -540,6 +543,13 @@ done:
   dm_free(own_b);
   dm_tensor_unref(&x);
   return st;
+}
+
+/* The outputs of batch_norm_train, and relu over the first. */
+dm_status batch_norm_relu_rule(dm_Call *c) { return batch_norm_train_rule(c); }
+dm_status batch_norm_relu_cpu(dm_Call *c) {
+  DM_TRY(batch_norm_train_cpu(c));
+  return dm_unary_into(c->out[0], DM_OP_relu, 0, c->out[0]);
 }
 
 /* x (N, C, ...), weight, bias, mean, var (C) -> x's shape and dtype. */
@@ -623,6 +633,25 @@ done:
   return st;
 }
 
+/* in: gy, y, x, weight, mean, invstd. What passes relu goes through the norm. */
+dm_status batch_norm_relu_backward_rule(dm_Call *c) {
+  return out_and_vectors(c, c->in[2], c->in[2]->shape[1]);
+}
+dm_status batch_norm_relu_backward_cpu(dm_Call *c) {
+  static const dm_BatchNormBackwardAttr training = {true};
+  static const dm_UnaryBackwardAttr relu = {DM_OP_relu, 0, 0};
+  dm_Tensor *masked;
+  DM_TRY(dm_call(DM_OP_unary_backward, 2, c->in, &relu, &masked));
+  dm_Tensor *in[5] = {masked, c->in[2], c->in[3], c->in[4], c->in[5]};
+  dm_Call norm = *c;
+  norm.in = in;
+  norm.n_in = 5;
+  norm.attr = &training;
+  const dm_status st = batch_norm_backward_cpu(&norm);
+  dm_tensor_unref(&masked);
+  return st;
+}
+
 /* t (C) in the compute type, reshaped to (1, C, 1, ...) to broadcast over x. */
 static dm_Tensor *by_channel(dm_X *x, dm_Tensor *t, const dm_Meta *m) {
   int64_t shape[DM_MAX_DIM];
@@ -665,6 +694,24 @@ void batch_norm_train_grad(dm_Grad *g) {
                          DM_ATTR(dm_EpsAttr, g)->eps, &xhat);
   if (g->need[1]) g->gx[1] = x_sum(x, x_mul(x, gy, xhat), dims, false);
   if (g->need[2]) g->gx[2] = x_sum(x, gy, dims, false);
+}
+
+/* The same of what passes relu. */
+void batch_norm_relu_grad(dm_Grad *g) {
+  static const double none[2] = {0, 0};
+  dm_X *x = g->x;
+  if (!g->gy[0]) return;
+  if (g->create_graph) {
+    dm_Tensor *gy[3] = {x_unary_back(x, DM_OP_relu, none, g->gy[0], g->out[0], true)};
+    dm_Grad norm = *g;
+    norm.gy = gy;
+    if (gy[0]) batch_norm_train_grad(&norm);
+    return;
+  }
+  const bool is_cpu = dm_in_meta(g, 0)->device.type == DM_CPU;
+  dm_Tensor *in[6] = {g->gy[0], g->out[0], g->in[0],
+                      g->in[1], g->out[1], is_cpu ? invstd_of(g, g->out[2]) : g->out[2]};
+  (void)x_call(x, DM_OP_batch_norm_relu_backward, NULL, 6, in, g->gx);
 }
 
 /* mean and var are constants: dx = gy weight invstd, dweight = sum(gy xhat), dbias =

@@ -135,6 +135,7 @@ return {
   batch_norm = [[
     local x = dm.tensor{{1.0, 10.0}, {3.0, 30.0}}  -- 2 samples of 2 channels
     F.batch_norm(x, nil, nil, {training = true})  --> {{-1, -1}, {1, 1}}
+    F.batch_norm(x, nil, nil, {training = true, activation = "relu"})  --> {{0, 0}, {1, 1}}
     F.batch_norm(x, dm.tensor{1.0, 10.0}, dm.tensor{4.0, 100.0})  --> {{0, 0}, {1, 2}}]],
   bernoulli = [[
     dm.bernoulli(dm.tensor{0.0, 1.0, 1.0})  --> {0, 1, 1}

@@ -1,0 +1,184 @@
+-- A batch norm with a ReLU behind it is one op in training: the bits are those of two ops, for
+-- results, gradients and running statistics, and whoever looks at a module's own output sees it.
+local dm = require "demilune"
+local both = require "spec.cuda.both"
+local nn, F, amp = dm.nn, dm.nn.functional, dm.amp
+
+-- Images of a convolution, which lie channels last on a GPU.
+local function images(dtype, n, c, h, w)
+  dm.manual_seed(5)
+  return dm.conv2d(dm.randn(n, 4, h, w):to(dtype), dm.randn(c, 4, 1, 1):to(dtype)):detach()
+end
+
+local function rows(dtype, ...)
+  dm.manual_seed(6)
+  return dm.randn(...):to(dtype)
+end
+
+local MAKERS = {
+  {"images", function(dtype) return images(dtype, 3, 8, 4, 5) end},
+  {"images of 12 channels", function(dtype) return images(dtype, 3, 12, 3, 3) end},
+  {"images in rows", function(dtype) return rows(dtype, 2, 8, 3, 4) end},
+  {"sequences", function(dtype) return rows(dtype, 3, 5, 7) end},
+  {"vectors", function(dtype) return rows(dtype, 9, 16) end},
+}
+
+local function two(x, mean, var, options)
+  options.activation = nil
+  return F.batch_norm(x, mean, var, options):relu()
+end
+local function one(x, mean, var, options)
+  options.activation = "relu"
+  return F.batch_norm(x, mean, var, options)
+end
+
+-- Every bit of y, of the gradients and of the running statistics.
+local function bits_of(f, x, training, plain)
+  local c = x:size(2)
+  dm.manual_seed(7)
+  x = x:clone():requires_grad_()
+  local w, b = dm.randn(c):requires_grad_(), dm.randn(c):requires_grad_()
+  local mean, var, count = dm.zeros(c), dm.ones(c), dm.zeros({}, {dtype = "int64"})
+  local options = {training = training, eps = 1e-5, momentum = 0.1, num_batches_tracked = count}
+  if not plain then options.weight, options.bias = w, b end
+  local y = f(x, mean, var, options)
+  local gy = rows(y.dtype, table.unpack(x.shape))
+  y:backward(gy)
+  local all = {}
+  for i, t in ipairs{y:detach(), x.grad, mean, var, count, w.grad or mean, b.grad or mean} do
+    all[i] = both.bits(t)
+  end
+  return all
+end
+
+describe("batch_norm with relu", function()
+  for _, maker in ipairs(MAKERS) do
+    it("gives the bits of two ops: " .. maker[1], function()
+      for _, dtype in ipairs{"float32", "float16", "bfloat16", "float64"} do
+        for _, training in ipairs{true, false} do
+          for _, plain in ipairs{false, true} do
+            local x = maker[2](dtype)
+            assert.same(bits_of(two, x, training, plain), bits_of(one, x, training, plain), dtype)
+          end
+        end
+      end
+    end)
+  end
+
+  it("keeps NaN, and what an overflow makes of a gradient", function()
+    for _, bad in ipairs{0 / 0, math.huge} do
+      local x = images("float16", 2, 8, 3, 3)
+      x[1][3][2][2] = bad
+      assert.same(bits_of(two, x, true), bits_of(one, x, true))
+    end
+  end)
+
+  it("has the second derivatives of two ops", function()
+    local function second(f)
+      local x = images("float32", 2, 8, 3, 3):requires_grad_()
+      dm.manual_seed(8)
+      local w, b = dm.randn(8):requires_grad_(), dm.randn(8):requires_grad_()
+      local y = f(x, nil, nil, {weight = w, bias = b, training = true})
+      local gx, gw = dm.autograd.grad(y:square():sum(), {x, w}, {create_graph = true})
+      local hx, hw = dm.autograd.grad((gx * gx):sum() + (gw * gw):sum(), {x, w})
+      return hx, hw
+    end
+    local x1, w1 = second(two)
+    local x2, w2 = second(one)
+    assert.is_true(x1:allclose(x2) and w1:allclose(w2))
+    assert.is_true(x1:abs():max():item() > 0)
+  end)
+
+  it("agrees with finite differences", function()
+    local x = rows("float64", 3, 4, 2):requires_grad_()
+    local w, b = rows("float64", 4):requires_grad_(), rows("float64", 4):requires_grad_()
+    local function f(v, weight, bias)
+      return F.batch_norm(v, nil, nil, {weight = weight, bias = bias, training = true,
+        activation = "relu"})
+    end
+    assert.is_true(dm.autograd.gradcheck(f, {x, w, b}))
+  end)
+
+  it("refuses other activations, and one value per channel, and counts nothing then", function()
+    local count = dm.zeros({}, {dtype = "int64"})
+    assert.refuses("activation: 'gelu' is none of", function()
+      F.batch_norm(rows("float32", 2, 3), nil, nil, {training = true, activation = "gelu"})
+    end)
+    assert.refuses("one value per channel", function()
+      F.batch_norm(rows("float32", 1, 3), nil, nil, {training = true, activation = "relu",
+        num_batches_tracked = count})
+    end)
+    assert.equal(0, count:item())
+  end)
+
+  it("finds a result that was changed in place", function()
+    local x = images("float32", 2, 8, 3, 3):requires_grad_()
+    local y = F.batch_norm(x, nil, nil, {training = true, activation = "relu"})
+    y:mul_(2)
+    assert.refuses("changed in place", function() y:sum():backward() end)
+  end)
+end)
+
+describe("a batch norm module before a ReLU", function()
+  local function layers(relu)
+    dm.manual_seed(9)
+    return nn.Sequential{nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), relu or nn.ReLU(),
+      nn.Conv2d(8, 2, 1)}
+  end
+
+  -- The bits of a step under autocast, of y, all gradients and all state.
+  local function step(model, x)
+    local y
+    do
+      local _ <close> = amp.autocast{device_type = x.device:match "^%a+", dtype = "bfloat16"}
+      y = model(x)
+    end
+    y:float():square():sum():backward()
+    local all = {y = both.bits(y:detach())}
+    for name, p in model:named_parameters() do all["g " .. name] = both.bits(p.grad) end
+    for name, t in pairs(model:state_dict()) do all[name] = both.bits(t) end
+    return all
+  end
+
+
+  it("gives the bits of modules that are called apart", function()
+    for _, relu in ipairs{nn.ReLU(), nn.ReLU{inplace = true}} do
+      local x = rows("float32", 2, 4, 6, 6)
+      local fused, apart = layers(relu), layers(relu)
+      function apart:forward(v)
+        for _, m in ipairs(self) do v = m(v) end
+        return v
+      end
+      assert.same(step(apart, x), step(fused, x))
+    end
+  end)
+
+  it("is not one op where a hook or an observer looks", function()
+    local model, x = layers(), rows("float32", 2, 4, 6, 6)
+    local seen
+    local hook = model[2]:register_forward_hook(function(_, _, y) seen = y:min():item() end)
+    model(x)
+    assert.is_true(seen < 0)
+    hook:remove()
+    seen = nil
+    hook = model[3]:register_forward_hook(function(_, input) seen = input[1]:min():item() end)
+    model(x)
+    assert.is_true(seen < 0)
+    hook:remove()
+  end)
+
+  it("is one op in training alone, and never of another ReLU", function()
+    local bn, relu, x = nn.BatchNorm1d(4), nn.ReLU(), rows("float32", 5, 4)
+    assert.is_true(bn:can_fuse_relu())
+    assert.is_false(bn:eval():can_fuse_relu())
+    bn:train()
+    local Other = nn.ReLU:extend "Other"
+    function Other:forward(v) -- luacheck: ignore self
+      return v * 1
+    end
+    assert.is_true(nn.Module.then_relu(bn, Other(), x):min():item() < 0)
+    assert.is_true(nn.Module.then_relu(bn, function(v) return v * 1 end, x):min():item() < 0)
+    assert.equal(0, nn.Module.then_relu(bn, relu, x):min():item())
+    assert.equal(0, nn.Module.then_relu(nn.Identity(), relu, x):min():item())
+  end)
+end)
