@@ -134,6 +134,12 @@ describe("several ranks", function()
     end
   end)
 
+  with_mpirun("do it by messages alone, where they may not read one another's memory", function()
+    local text, code = ranks(2, "collectives", nil, "DEMILUNE_NEAR=0")
+    assert.equal(2, count(text, "rank %d of 2: %d%d%d%d checks"), text)
+    assert.equal(0, code)
+  end)
+
   with_mpirun("say who calls something else, all of them, and go on", function()
     local text, code = ranks(3, "faults", "mismatch")
     assert.equal(0, code, text)

@@ -208,6 +208,21 @@ local function check_rest()
   assert(stats.calls > 100 and (stats.bytes_sent > 0) == (n > 1) and stats.seconds_waited >= 0)
 end
 
+-- Ranks of one machine combine large tensors where they lie, from the second one on.
+local function check_ways(n_host)
+  local x, size = dm.ones(30011), 4 * ((30011 + n - 1) // n)
+  dist.all_reduce(x)
+  local before = dist.stats()
+  dist.all_reduce(x)
+  equal(x, dm.full({30011}, n * n + 0.0), "all_reduce")
+  local after = dist.stats()
+  local direct = after.bytes_direct - before.bytes_direct
+  local sent = after.bytes_sent - before.bytes_sent
+  local is_near = os.getenv "DEMILUNE_NEAR" ~= "0" and (n_host == 1 or direct > 0)
+  assert(direct == (is_near and 2 * (n - 1) * size or 0), ("%d bytes direct"):format(direct))
+  assert(sent >= 2 * (n - 1) * size and sent <= 2 * (n - 1) * size + 64 * n, "bytes sent")
+end
+
 -- Runs the checks in a world that is open, of so many hosts (one); returns how many there were.
 local function run(n_host)
   n, rank = dist.get_world_size(), dist.get_rank()
@@ -227,6 +242,7 @@ local function run(n_host)
   check_groups()
   check_objects()
   check_rest()
+  check_ways(n_host or 1)
   return checks
 end
 

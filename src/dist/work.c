@@ -9,7 +9,7 @@ enum { SMALL_BYTES = 32 << 10 }; /* of all parts; then one step is faster than t
 enum { MOST_NAMED = 8 };         /* ranks that a message tells of */
 
 /* The steps. */
-enum { AGREE, COMPARE, EXPLAIN, FIRST, SECOND, THIRD, REFUSE };
+enum { AGREE, COMPARE, EXPLAIN, FIRST, SECOND, THIRD, REFUSE, MEET, MET };
 
 void dm_work_ref(dm_Work *w) { atomic_fetch_add(&w->refs, 1); }
 
@@ -145,7 +145,7 @@ static void explain(dm_Work *w) {
 
 /* Two hashes differ where the least is not the largest, whose complement is the other least. */
 static void compare(dm_Work *w, const dm_Transport *t) {
-  if (w->least[0] == ~w->least[1]) {
+  if (w->is_shown ? dm_near_agrees(w->agree->near) : w->least[0] == ~w->least[1]) {
     w->step = FIRST;
     return;
   }
@@ -157,11 +157,28 @@ static void compare(dm_Work *w, const dm_Transport *t) {
   dm_work_post(w, t, EXPLAIN, DM_TRANSFER_ALL_GATHER, &w->header, w->headers, sizeof w->header);
 }
 
+/* Whether the ranks may combine it where it lies. */
+static bool may_be_near(const dm_Work *w) {
+  return is_reduction(w) && !w->by_link && w->in->numel > 0 && !is_small(w);
+}
+
+/* The agreement of ranks that can read one another's memory. */
+static void agree_near(dm_Work *w, const dm_Transport *t) {
+  dm_Near *near = w->agree->near;
+  near->word = (dm_NearWord){.hash = w->hash[0],
+                             .at = may_be_near(w) ? dm_near_shows(data_of(w->in)) : 0};
+  w->is_shown = true;
+  dm_work_post(w, t, COMPARE, DM_TRANSFER_ALL_GATHER, &near->word, near->words,
+               sizeof near->word);
+}
+
 static void agree(dm_Work *w, const dm_Transport *t) {
   if (w->kind == DM_WORK_SEND) {
     dm_work_post(w, t, FIRST, DM_TRANSFER_SEND, &w->header, NULL, sizeof w->header);
   } else if (w->kind == DM_WORK_RECEIVE) {
     dm_work_post(w, t, COMPARE, DM_TRANSFER_RECEIVE, NULL, &w->other, sizeof w->other);
+  } else if (w->agree->near && w->agree->near->works) {
+    agree_near(w, t);
   } else if (w->agree->n > 1) {
     dm_work_post(w, t, COMPARE, DM_TRANSFER_MIN, w->hash, w->least, sizeof w->hash);
   } else {
@@ -191,11 +208,49 @@ static void refuse(dm_Work *w) {
 
 /* ---- the data ---- */
 
+/* Gives the ranks of the group this one's card, at their first reduction that is not small. */
+static void meet(dm_Work *w, const dm_Transport *t) {
+  dm_Near *near = dm_near_new(w->group->n, w->group->me);
+  w->group->near = near;
+  if (!near) dm_work_break(w, "out of memory for a reduction");
+  else
+    dm_work_post(w, t, MEET, DM_TRANSFER_ALL_GATHER, &near->card, near->cards,
+                 sizeof near->card);
+}
+
+/* Combines this rank's slice where it lies, and waits until all have done so. */
+static void reduce_near(dm_Work *w, const dm_Transport *t) {
+  const int64_t slice = w->slice * dm_dtype_size(w->in->dtype);
+  const bool scatters = w->kind == DM_WORK_REDUCE_SCATTER;
+  const dm_NearSum sum = {.op = w->op,
+                          .dtype = w->in->dtype,
+                          .n = w->in->numel,
+                          .slice = w->slice,
+                          .in = data_of(w->in),
+                          .out = scatters ? data_of(w->out) : NULL,
+                          .to = w->kind == DM_WORK_REDUCE ? w->peer : -1};
+  char why[128];
+  if (!dm_near_reduce(w->group->near, &sum, why, sizeof why)) {
+    dm_work_break(w, why);
+    return;
+  }
+  w->n_direct = sent_by(w, DM_TRANSFER_ALL_TO_ALL, slice, 0);
+  if (w->kind == DM_WORK_REDUCE) w->n_direct += sent_by(w, DM_TRANSFER_GATHER, slice, w->peer);
+  else if (!scatters) w->n_direct += sent_by(w, DM_TRANSFER_ALL_GATHER, slice, 0);
+  w->n_sent += w->n_direct;
+  dm_work_post(w, t, THIRD, DM_TRANSFER_MIN, w->hash, w->least, sizeof w->hash);
+  w->n_moving = slice; /* the others may take as long to begin */
+}
+
 /* The first step of a reduction. */
 static void reduce_first(dm_Work *w, const dm_Transport *t) {
   const int64_t bytes = dm_tensor_bytes(w->in), size = dm_dtype_size(w->in->dtype);
   if (w->in->numel == 0) {
     end(w);
+  } else if (may_be_near(w) && !w->group->near && w->group->n > 1) {
+    meet(w, t);
+  } else if (w->is_shown && dm_near_all_show(w->group->near)) {
+    reduce_near(w, t);
   } else if (take_slices(w) != DM_OK) {
     dm_work_break(w, "out of memory for the slices of a reduction");
   } else if (is_small(w)) {
@@ -225,6 +280,12 @@ static void reduce_third(dm_Work *w) {
   if (w->a && (w->kind != DM_WORK_REDUCE || w->group->me == w->peer))
     memcpy(data_of(w->in), data_of(w->b), (size_t)dm_tensor_bytes(w->in));
   end(w);
+}
+
+static void met(dm_Work *w, const dm_Transport *t) {
+  dm_Near *near = w->group->near;
+  dm_near_meet(near);
+  dm_work_post(w, t, MET, DM_TRANSFER_MIN, near->found, near->all, sizeof near->found);
 }
 
 static void split(dm_Work *w, const dm_Transport *t) {
@@ -288,6 +349,11 @@ bool dm_work_advance(dm_Work *w, const dm_Transport *t) {
   case THIRD:
     if (is_reduction(w)) reduce_third(w);
     else end(w);
+    break;
+  case MEET: met(w, t); break;
+  case MET:
+    w->group->near->works = w->group->near->all[0] == 1;
+    w->step = FIRST;
     break;
   case DM_WORK_LINKING: break; /* link.c goes on */
   default: refuse(w); break;

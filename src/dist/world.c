@@ -123,6 +123,7 @@ static void finish(dm_Work *w) {
   dm_Work *list = w;
   pthread_mutex_lock(&world.lock);
   world.stats.n_sent += w->n_sent;
+  world.stats.n_direct += w->n_direct;
   if (is_collective && !w->is_broken) atomic_fetch_add(&w->agree->n_done, 1);
   /* a group that came to nothing on all ranks leaves its number to the next one */
   if (w->kind == DM_WORK_SPLIT && w->failed && w->group->index == world.n_group - 1)
