@@ -5,8 +5,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
-enum { SMALL_BYTES = 32 << 10 }; /* of all parts; then one step is faster than two */
-enum { MOST_NAMED = 8 };         /* ranks that a message tells of */
+enum { MOST_NAMED = 8 }; /* ranks that a message tells of */
 
 /* The steps. */
 enum { AGREE, COMPARE, EXPLAIN, FIRST, SECOND, THIRD, REFUSE, MEET, MET };
@@ -59,7 +58,8 @@ static bool is_reduction(const dm_Work *w) {
 
 /* Whether it takes one step to all-reduce it. */
 static bool is_small(const dm_Work *w) {
-  return w->kind == DM_WORK_ALL_REDUCE && dm_tensor_bytes(w->in) * w->group->n <= SMALL_BYTES;
+  return w->kind == DM_WORK_ALL_REDUCE &&
+         dm_tensor_bytes(w->in) * w->group->n <= DM_SMALL_BYTES;
 }
 
 /* Bytes of what all slices take together; zeros fill the last ones. */
@@ -162,11 +162,23 @@ static bool may_be_near(const dm_Work *w) {
   return is_reduction(w) && !w->by_link && w->in->numel > 0 && !is_small(w);
 }
 
+/* Whether a copy of it is shown in its stead: of a sum, and of what is broadcast. */
+static bool is_copied(const dm_Work *w) {
+  if (w->by_link || !w->in || w->in->numel == 0) return false;
+  return w->kind == DM_WORK_BROADCAST ? dm_tensor_bytes(w->in) <= DM_SMALL_BYTES : is_small(w);
+}
+
+/* Where the others find what this rank gives; 0: it comes by messages, or it gives nothing. */
+static uint64_t shown(const dm_Work *w) {
+  if (is_copied(w) && (is_small(w) || w->peer == w->group->me))
+    return dm_near_copy(w->agree->near, data_of(w->in), dm_tensor_bytes(w->in));
+  return may_be_near(w) ? dm_near_shows(data_of(w->in)) : 0;
+}
+
 /* The agreement of ranks that can read one another's memory. */
 static void agree_near(dm_Work *w, const dm_Transport *t) {
   dm_Near *near = w->agree->near;
-  near->word = (dm_NearWord){.hash = w->hash[0],
-                             .at = may_be_near(w) ? dm_near_shows(data_of(w->in)) : 0};
+  near->word = (dm_NearWord){.hash = w->hash[0], .at = shown(w)};
   w->is_shown = true;
   dm_work_post(w, t, COMPARE, DM_TRANSFER_ALL_GATHER, &near->word, near->words,
                sizeof near->word);
@@ -242,6 +254,24 @@ static void reduce_near(dm_Work *w, const dm_Transport *t) {
   w->n_moving = slice; /* the others may take as long to begin */
 }
 
+/* Takes what the ranks have shown copies of. */
+static void take_copies(dm_Work *w) {
+  const dm_Near *near = w->agree->near;
+  const int64_t bytes = dm_tensor_bytes(w->in);
+  const bool sums = is_small(w), gives = sums || w->group->me == w->peer;
+  char why[128];
+  bool well = true;
+  if (sums)
+    well = dm_near_reduce_copies(near, w->op, w->in->dtype, w->in->numel, data_of(w->in), why,
+                                 sizeof why);
+  else if (!gives)
+    well = dm_near_read_copy(near, w->peer, data_of(w->in), bytes, why, sizeof why);
+  w->n_direct = gives ? bytes * (w->group->n - 1) : 0;
+  w->n_sent += w->n_direct;
+  if (well) end(w);
+  else dm_work_break(w, why);
+}
+
 /* The first step of a reduction. */
 static void reduce_first(dm_Work *w, const dm_Transport *t) {
   const int64_t bytes = dm_tensor_bytes(w->in), size = dm_dtype_size(w->in->dtype);
@@ -309,6 +339,10 @@ static void first(dm_Work *w, const dm_Transport *t) {
                 out = w->out ? dm_tensor_bytes(w->out) : 0;
   if (w->by_link || w->kind == DM_WORK_CONNECT) {
     w->step = DM_WORK_LINKING;
+    return;
+  }
+  if (w->is_shown && is_copied(w)) {
+    take_copies(w);
     return;
   }
   switch (w->kind) {

@@ -23,10 +23,11 @@
 /* While the script waits, the thread looks without a pause for as long as a message should
    take, at so many bytes a second: libraries move large ones in parts, a few at each look, and
    naps would make that slow. Then, and while the script computes, which takes the core, it
-   naps, in seconds: the longer nothing has ended, the longer, up to the last two, where
-   something is under way and where nothing is. */
+   naps, in seconds: the longer nothing has ended, the longer, by a share of that time and up to
+   a limit, where something is under way and where nothing is. */
 static const double LOOK = 100e-6, BYTES_PER_SECOND = 0.5e9;
-static const double NAP = 50e-6, BUSY_NAP = 1e-3, IDLE_NAP = 4e-3, NAP_SHARE = 0.05;
+static const double NAP = 50e-6, BUSY_NAP = 1e-3, BUSY_SHARE = 0.05, IDLE_NAP = 4e-3,
+                    IDLE_SHARE = 0.5;
 /* Who has left had sent all that it sent: it arrives within this time. */
 static const double GRACE = 0.5;
 /* An answer to the question where a rank is; the same where this process is about to be killed.
@@ -585,7 +586,8 @@ static void nap(bool moved) {
     sched_yield();
     return;
   }
-  const double most = world.works ? BUSY_NAP : IDLE_NAP, grown = NAP_SHARE * (at - moved_at);
+  const double most = world.works ? BUSY_NAP : IDLE_NAP;
+  const double grown = (world.works ? BUSY_SHARE : IDLE_SHARE) * (at - moved_at);
   const double seconds = grown < NAP ? NAP : grown > most ? most : grown;
   pthread_mutex_lock(&world.lock);
   if (!world.incoming && (!world.leaves || world.stage == LEAVING))
