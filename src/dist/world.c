@@ -28,6 +28,8 @@
 static const double LOOK = 100e-6, BYTES_PER_SECOND = 0.5e9;
 static const double NAP = 50e-6, BUSY_NAP = 1e-3, BUSY_SHARE = 0.05, IDLE_NAP = 4e-3,
                     IDLE_SHARE = 0.5;
+/* Seconds between two looks for notices: each costs as much as one at a work. */
+static const double NOTICE_PAUSE = 1e-3;
 /* Who has left had sent all that it sent: it arrives within this time. */
 static const double GRACE = 0.5;
 /* An answer to the question where a rank is; the same where this process is about to be killed.
@@ -673,12 +675,15 @@ static void tell_end(void) {
 
 /* Works until the process has left: the goodbyes of the others are there, or time is over. */
 static void work(void) {
-  double said_at = 0;
+  double said_at = 0, read_at = 0;
   while (true) {
     take_incoming();
     const bool moved = advance();
-    read_notices();
-    free_sent();
+    if (now() - read_at > NOTICE_PAUSE) {
+      read_notices();
+      free_sent();
+      read_at = now();
+    }
     look_for_faults();
     look_for_end();
     look_for_signals();
