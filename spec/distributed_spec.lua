@@ -134,6 +134,12 @@ describe("several ranks", function()
     end
   end)
 
+  with_mpirun("do it by messages alone, where they may not read one another's memory", function()
+    local text, code = ranks(2, "collectives", nil, "DEMILUNE_NEAR=0")
+    assert.equal(2, count(text, "rank %d of 2: %d%d%d%d checks"), text)
+    assert.equal(0, code)
+  end)
+
   with_mpirun("say who calls something else, all of them, and go on", function()
     local text, code = ranks(3, "faults", "mismatch")
     assert.equal(0, code, text)
@@ -232,7 +238,7 @@ describe("several ranks", function()
       local from = text:match "killed: (%S+)"
       local on, to = text:match "start 1 on (%d) ranks at step 9: (%S+)"
       assert.equal(case[2], tonumber(on), text)
-      assert.is_true(to - from < 30, text) -- some 2 s where nothing else runs
+      assert.is_true(to - from < 30, text) -- some 0.7 s where nothing else runs
       assert.is_true((os.execute(("cmp %s/undisturbed %s/%s"):format(folder, folder, file))))
     end
   end)
@@ -256,5 +262,26 @@ describe("several ranks", function()
       .. "--restarts 2 " .. program .. " wait")
     assert.is_true(code ~= 0 and seconds < 30, text)
     assert.is_true(count(text, "begin %d") <= 1, text) -- 0 where 6 s are too few to begin
+  end)
+
+  with_mpirun("may end well when scripts/run is asked to end them", function()
+    local program = os.tmpname()
+    finally(function() os.remove(program) end)
+    local file <close> = assert(io.open(program, "w"))
+    file:write [[
+      local dist = require("demilune").distributed
+      dist.init_process_group{timeout = 60}
+      dist.should_stop()
+      if dist.get_rank() == 0 then os.execute "kill -TERM $RUN" end
+      local from = os.time()
+      while not dist.should_stop() and os.time() - from < 30 do end
+      print(("rank %d ends at start %s"):format(dist.get_rank(), os.getenv "DEMILUNE_RESTART"))
+      io.stdout:flush()
+      dist.destroy_process_group()]]
+    file:close()
+    local text = run("env -u LUA_PATH -u LUA_CPATH sh -c 'export RUN=$$; exec scripts/run -n 2 "
+      .. "--restarts 2 " .. program .. "'")
+    assert.equal(2, count(text, "rank %d ends at start 0"), text)
+    assert.equal(2, count(text, "rank %d ends"), text)
   end)
 end)

@@ -208,6 +208,34 @@ local function check_rest()
   assert(stats.calls > 100 and (stats.bytes_sent > 0) == (n > 1) and stats.seconds_waited >= 0)
 end
 
+-- Bytes that f sends from memory to memory, and all that it sends.
+local function bytes_of(f)
+  local before = dist.stats()
+  f()
+  local after = dist.stats()
+  return after.bytes_direct - before.bytes_direct, after.bytes_sent - before.bytes_sent
+end
+
+-- Ranks of one machine combine large tensors where they lie, from the second one on, and from then
+-- on read copies of small ones.
+local function check_ways(n_host)
+  local x, size = dm.ones(30011), 4 * ((30011 + n - 1) // n)
+  dist.all_reduce(x)
+  local direct, sent = bytes_of(function() dist.all_reduce(x) end)
+  equal(x, dm.full({30011}, n * n + 0.0), "all_reduce")
+  local is_near = os.getenv "DEMILUNE_NEAR" ~= "0" and (n_host == 1 or direct > 0)
+  assert(direct == (is_near and 2 * (n - 1) * size or 0), ("%d bytes direct"):format(direct))
+  assert(sent >= 2 * (n - 1) * size and sent <= 2 * (n - 1) * size + 64 * n, "bytes sent")
+  local few = bytes_of(function()
+    equal(dist.broadcast(dm.full({7}, rank + 1.0), 0), dm.ones(7), "broadcast")
+    for _ = 1, 5 do
+      equal(dist.all_reduce(dm.full({5}, rank + 1.0)), dm.full({5}, n * (n + 1) / 2), "all_reduce")
+    end
+  end)
+  assert(few == (is_near and (n - 1) * (100 + (rank == 0 and 28 or 0)) or 0),
+    ("%d bytes direct of small ones"):format(few))
+end
+
 -- Runs the checks in a world that is open, of so many hosts (one); returns how many there were.
 local function run(n_host)
   n, rank = dist.get_world_size(), dist.get_rank()
@@ -227,6 +255,7 @@ local function run(n_host)
   check_groups()
   check_objects()
   check_rest()
+  check_ways(n_host or 1)
   return checks
 end
 

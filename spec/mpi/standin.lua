@@ -35,12 +35,14 @@ function standin.prepare(build)
 end
 
 -- Runs a script of spec/mpi on ranks of a process -> what it wrote, its exit code. deadline: in
--- seconds; argument: what the script gets; fault: {rank =, at =, keeps =} or nil; before: words
--- before the command, such as those that preload a sanitizer.
+-- seconds; argument: what the script gets; by_messages: ranks do not read one another's memory;
+-- fault: {rank =, at =, keeps =} or nil; before: words before the command, such as those that
+-- preload a sanitizer.
 function standin.run(folder, o)
   local fault = o.fault and ("%d %d %s"):format(o.fault.rank, o.fault.at, o.fault.keeps or "") or ""
   local variables = ("GLIBC_TUNABLES=glibc.rtld.optional_static_tls=%d DEMILUNE_CUDA=0 "
-    .. "DEMILUNE_MPI= OMPI_COMM_WORLD_SIZE=%d OMP_NUM_THREADS=1"):format(STATIC_TLS, o.ranks)
+    .. "DEMILUNE_MPI= OMPI_COMM_WORLD_SIZE=%d OMP_NUM_THREADS=1 DEMILUNE_NEAR=%d"):format(
+    STATIC_TLS, o.ranks, o.by_messages and 0 or 1)
   return launch.run(("%s %s timeout -s KILL %d %s lua5.4 %shost.lua %s %d %d %s '%s' %d %s")
     :format(launch.paths(), variables, o.deadline + 10, o.before or "", SPEC, folder, o.ranks,
       o.seed, o.script, o.argument or "", o.deadline, fault))

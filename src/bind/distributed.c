@@ -372,13 +372,14 @@ static int left(lua_State *L) {
   return 2;
 }
 
-/* _dist_stats() -> calls, bytes sent, seconds waited. */
+/* _dist_stats() -> calls, bytes sent, of these from memory to memory, seconds waited. */
 static int stats(lua_State *L) {
   const dm_WorldStats s = dm_world_stats();
   lua_pushinteger(L, s.n_call);
   lua_pushinteger(L, s.n_sent);
+  lua_pushinteger(L, s.n_direct);
   lua_pushnumber(L, s.waited);
-  return 3;
+  return 4;
 }
 
 /* _dist_listen(on): whether the script hears of SIGTERM and SIGUSR1; counted. */

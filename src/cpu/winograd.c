@@ -24,6 +24,7 @@
 #include "cpu/gemm_variant.h"
 #include "cpu/scratch.h"
 #include "cpu/threads.h"
+#include "cpu/transpose.h"
 #include "cpu/vec.h"
 
 #include <stdatomic.h>
@@ -60,41 +61,89 @@ typedef struct Wino {
 
 /* ---- weights -------------------------------------------------------------- */
 
-enum { WEIGHTS = 8 }; /* outputs, and inputs, that are transformed together */
+enum { WEIGHTS = 4 }; /* outputs, and inputs, that are transformed together */
 
-/* u[e] = G g G^T of one input, for `width` outputs. */
-static void transform_weight(const Wino *j, float g[9][WEIGHTS], int width, float *to) {
-  float t[4][3][WEIGHTS];
-  for (int s = 0; s < 3; s++)
-    for (int l = 0; l < WEIGHTS; l++) {
-      t[0][s][l] = g[s][l];
-      t[1][s][l] = 0.5f * (g[s][l] + g[3 + s][l] + g[6 + s][l]);
-      t[2][s][l] = 0.5f * (g[s][l] - g[3 + s][l] + g[6 + s][l]);
-      t[3][s][l] = g[6 + s][l];
-    }
-  for (int i = 0; i < 4; i++, to += 4 * j->u_step)
-    for (int l = 0; l < width; l++) {
-      to[l] = t[i][0][l];
-      to[j->u_step + l] = 0.5f * (t[i][0][l] + t[i][1][l] + t[i][2][l]);
-      to[2 * j->u_step + l] = 0.5f * (t[i][0][l] - t[i][1][l] + t[i][2][l]);
-      to[3 * j->u_step + l] = t[i][2][l];
-    }
+/* A number of each of as many outputs. */
+typedef float Lanes __attribute__((vector_size(4 * WEIGHTS)));
+
+DEFINE_TRANSPOSE(turn_lanes, Lanes, WEIGHTS, LOW_4, HIGH_4)
+
+/* Loads a square of numbers: four of each row, from `at` on, become four lanes of the rows. */
+static inline __attribute__((always_inline)) void load_square(const float *const *row, int at,
+                                                              Lanes to[WEIGHTS]) {
+  for (int r = 0; r < WEIGHTS; r++) memcpy(&to[r], row[r] + at, sizeof to[r]);
+  turn_lanes(to);
 }
 
-/* Transforms the weights of n_in inputs from c on, for n_out outputs from o on; lanes from
-   n_out to `width` are 0. Weights contiguous in memory are read in one run: all inputs of an
-   output, or for dx all outputs of an input. */
-static void transform_block(const Wino *j, int64_t o, int n_out, int64_t c, int n_in, int width,
-                            float *to) {
-  float raw[WEIGHTS][9 * WEIGHTS], g[9][WEIGHTS] = {{0}};
-  const int rows = j->turned ? n_in : n_out, run = j->turned ? n_out : n_in;
+static inline __attribute__((always_inline)) void put(float *to, Lanes x, int width) {
+  if (width == WEIGHTS) memcpy(to, &x, sizeof x);
+  else
+    for (int l = 0; l < width; l++) to[l] = x[l];
+}
+
+/* u[e] = G g G^T of one input, for `width` outputs. */
+static inline __attribute__((always_inline)) void
+transform_weight(const Wino *j, const Lanes g[9], int width, float *to) {
+  Lanes t[4][3];
+  for (int s = 0; s < 3; s++) {
+    t[0][s] = g[s];
+    t[1][s] = 0.5f * (g[s] + g[3 + s] + g[6 + s]);
+    t[2][s] = 0.5f * (g[s] - g[3 + s] + g[6 + s]);
+    t[3][s] = g[6 + s];
+  }
+  for (int i = 0; i < 4; i++, to += 4 * j->u_step) {
+    put(to, t[i][0], width);
+    put(to + j->u_step, 0.5f * (t[i][0] + t[i][1] + t[i][2]), width);
+    put(to + 2 * j->u_step, 0.5f * (t[i][0] - t[i][1] + t[i][2]), width);
+    put(to + 3 * j->u_step, t[i][2], width);
+  }
+}
+
+/* The rows of a block of weights, each a run of 9 numbers for each input of an output, or for
+   dx for each output of an input; of other dtypes in raw. */
+static void list_rows(const Wino *j, int64_t o, int64_t c, int rows, int run,
+                      float raw[WEIGHTS][9 * WEIGHTS], const float *row[WEIGHTS]) {
   const int64_t step = j->turned ? j->w_in : j->w_out, es = dm_dtype_size(j->dtype);
   const char *const from = j->weights + (o * j->w_out + c * j->w_in) * es;
-  for (int r = 0; r < rows; r++)
-    dm_load_f32(j->dtype, from + r * step * es, 1, 9 * run, raw[r]);
+  for (int r = 0; r < rows; r++) {
+    row[r] = raw[r];
+    if (j->dtype == DM_F32) row[r] = (const float *)(const void *)from + r * step;
+    else dm_load_f32(j->dtype, from + r * step * es, 1, 9 * run, raw[r]);
+  }
+}
+
+/* Transforms the weights of four inputs from c on, for four outputs from o on. */
+static void transform_square(const Wino *j, int64_t o, int64_t c, float *to) {
+  float raw[WEIGHTS][9 * WEIGHTS];
+  const float *row[WEIGHTS];
+  Lanes g[9 * WEIGHTS];
+  list_rows(j, o, c, WEIGHTS, WEIGHTS, raw, row);
+  for (int i = 0; i < 9 && !j->turned; i++) load_square(row, WEIGHTS * i, g + WEIGHTS * i);
+  for (int k = 0; k < WEIGHTS; k++, to += j->kn->mr) {
+    if (!j->turned) {
+      transform_weight(j, g + 9 * k, WEIGHTS, to);
+      continue;
+    }
+    const float *const nine[WEIGHTS] = {row[k], row[k] + 9, row[k] + 18, row[k] + 27};
+    Lanes back[9];
+    load_square(nine, 0, g);
+    load_square(nine, WEIGHTS, g + WEIGHTS);
+    g[8] = (Lanes){nine[0][8], nine[1][8], nine[2][8], nine[3][8]};
+    for (int i = 0; i < 9; i++) back[8 - i] = g[i];
+    transform_weight(j, back, WEIGHTS, to);
+  }
+}
+
+/* The same of n_in inputs and n_out outputs; lanes from n_out to `width` are 0. */
+static void transform_block(const Wino *j, int64_t o, int n_out, int64_t c, int n_in, int width,
+                            float *to) {
+  float raw[WEIGHTS][9 * WEIGHTS];
+  const float *row[WEIGHTS];
+  Lanes g[9] = {{0}};
+  list_rows(j, o, c, j->turned ? n_in : n_out, j->turned ? n_out : n_in, raw, row);
   for (int k = 0; k < n_in; k++, to += j->kn->mr) {
     for (int l = 0; l < n_out; l++) {
-      const float *const nine = j->turned ? raw[k] + 9 * l : raw[l] + 9 * k;
+      const float *const nine = j->turned ? row[k] + 9 * l : row[l] + 9 * k;
       for (int i = 0; i < 9; i++) g[j->turned ? 8 - i : i][l] = nine[i];
     }
     transform_weight(j, g, width, to);
@@ -106,14 +155,16 @@ static void transform_weights(void *ctx, int64_t begin, int64_t end) {
   const Wino *const j = ctx;
   const int mr = j->kn->mr;
   for (int64_t p = begin; p < end; p++)
-    for (int l = 0; l < mr; l += WEIGHTS) {
-      const int64_t o = p * mr + l, left = dm_max_i64(0, j->out - o);
-      const int width = mr - l < WEIGHTS ? mr - l : WEIGHTS;
-      for (int64_t c = 0; c < j->in; c += WEIGHTS)
-        transform_block(j, o, (int)dm_min_i64(width, left), c,
-                        (int)dm_min_i64(WEIGHTS, j->in - c), width,
-                        j->u + (p * j->in + c) * mr + l);
-    }
+    for (int64_t c = 0; c < j->in; c += WEIGHTS)
+      for (int l = 0; l < mr; l += WEIGHTS) {
+        const int64_t o = p * mr + l, left = dm_max_i64(0, j->out - o);
+        const int width = mr - l < WEIGHTS ? mr - l : WEIGHTS;
+        const int n_out = (int)dm_min_i64(width, left),
+                  n_in = (int)dm_min_i64(WEIGHTS, j->in - c);
+        float *const to = j->u + (p * j->in + c) * mr + l;
+        if (n_out == WEIGHTS && n_in == WEIGHTS) transform_square(j, o, c, to);
+        else transform_block(j, o, n_out, c, n_in, width, to);
+      }
 }
 
 /* ---- strips ------------------------------------------------------------------ */

@@ -5,11 +5,10 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
-enum { SMALL_BYTES = 32 << 10 }; /* of all parts; then one step is faster than two */
-enum { MOST_NAMED = 8 };         /* ranks that a message tells of */
+enum { MOST_NAMED = 8 }; /* ranks that a message tells of */
 
 /* The steps. */
-enum { AGREE, COMPARE, EXPLAIN, FIRST, SECOND, THIRD, REFUSE };
+enum { AGREE, COMPARE, EXPLAIN, FIRST, SECOND, THIRD, REFUSE, MEET, MET };
 
 void dm_work_ref(dm_Work *w) { atomic_fetch_add(&w->refs, 1); }
 
@@ -59,7 +58,8 @@ static bool is_reduction(const dm_Work *w) {
 
 /* Whether it takes one step to all-reduce it. */
 static bool is_small(const dm_Work *w) {
-  return w->kind == DM_WORK_ALL_REDUCE && dm_tensor_bytes(w->in) * w->group->n <= SMALL_BYTES;
+  return w->kind == DM_WORK_ALL_REDUCE &&
+         dm_tensor_bytes(w->in) * w->group->n <= DM_SMALL_BYTES;
 }
 
 /* Bytes of what all slices take together; zeros fill the last ones. */
@@ -145,7 +145,7 @@ static void explain(dm_Work *w) {
 
 /* Two hashes differ where the least is not the largest, whose complement is the other least. */
 static void compare(dm_Work *w, const dm_Transport *t) {
-  if (w->least[0] == ~w->least[1]) {
+  if (w->is_shown ? dm_near_agrees(w->agree->near) : w->least[0] == ~w->least[1]) {
     w->step = FIRST;
     return;
   }
@@ -157,11 +157,40 @@ static void compare(dm_Work *w, const dm_Transport *t) {
   dm_work_post(w, t, EXPLAIN, DM_TRANSFER_ALL_GATHER, &w->header, w->headers, sizeof w->header);
 }
 
+/* Whether the ranks may combine it where it lies. */
+static bool may_be_near(const dm_Work *w) {
+  return is_reduction(w) && !w->by_link && w->in->numel > 0 && !is_small(w);
+}
+
+/* Whether a copy of it is shown in its stead: of a sum, and of what is broadcast. */
+static bool is_copied(const dm_Work *w) {
+  if (w->by_link || !w->in || w->in->numel == 0) return false;
+  return w->kind == DM_WORK_BROADCAST ? dm_tensor_bytes(w->in) <= DM_SMALL_BYTES : is_small(w);
+}
+
+/* Where the others find what this rank gives; 0: it comes by messages, or it gives nothing. */
+static uint64_t shown(const dm_Work *w) {
+  if (is_copied(w) && (is_small(w) || w->peer == w->group->me))
+    return dm_near_copy(w->agree->near, data_of(w->in), dm_tensor_bytes(w->in));
+  return may_be_near(w) ? dm_near_shows(data_of(w->in)) : 0;
+}
+
+/* The agreement of ranks that can read one another's memory. */
+static void agree_near(dm_Work *w, const dm_Transport *t) {
+  dm_Near *near = w->agree->near;
+  near->word = (dm_NearWord){.hash = w->hash[0], .at = shown(w)};
+  w->is_shown = true;
+  dm_work_post(w, t, COMPARE, DM_TRANSFER_ALL_GATHER, &near->word, near->words,
+               sizeof near->word);
+}
+
 static void agree(dm_Work *w, const dm_Transport *t) {
   if (w->kind == DM_WORK_SEND) {
     dm_work_post(w, t, FIRST, DM_TRANSFER_SEND, &w->header, NULL, sizeof w->header);
   } else if (w->kind == DM_WORK_RECEIVE) {
     dm_work_post(w, t, COMPARE, DM_TRANSFER_RECEIVE, NULL, &w->other, sizeof w->other);
+  } else if (w->agree->near && w->agree->near->works) {
+    agree_near(w, t);
   } else if (w->agree->n > 1) {
     dm_work_post(w, t, COMPARE, DM_TRANSFER_MIN, w->hash, w->least, sizeof w->hash);
   } else {
@@ -191,11 +220,67 @@ static void refuse(dm_Work *w) {
 
 /* ---- the data ---- */
 
+/* Gives the ranks of the group this one's card, at their first reduction that is not small. */
+static void meet(dm_Work *w, const dm_Transport *t) {
+  dm_Near *near = dm_near_new(w->group->n, w->group->me);
+  w->group->near = near;
+  if (!near) dm_work_break(w, "out of memory for a reduction");
+  else
+    dm_work_post(w, t, MEET, DM_TRANSFER_ALL_GATHER, &near->card, near->cards,
+                 sizeof near->card);
+}
+
+/* Combines this rank's slice where it lies, and waits until all have done so. */
+static void reduce_near(dm_Work *w, const dm_Transport *t) {
+  const int64_t slice = w->slice * dm_dtype_size(w->in->dtype);
+  const bool scatters = w->kind == DM_WORK_REDUCE_SCATTER;
+  const dm_NearSum sum = {.op = w->op,
+                          .dtype = w->in->dtype,
+                          .n = w->in->numel,
+                          .slice = w->slice,
+                          .in = data_of(w->in),
+                          .out = scatters ? data_of(w->out) : NULL,
+                          .to = w->kind == DM_WORK_REDUCE ? w->peer : -1};
+  char why[128];
+  if (!dm_near_reduce(w->group->near, &sum, why, sizeof why)) {
+    dm_work_break(w, why);
+    return;
+  }
+  w->n_direct = sent_by(w, DM_TRANSFER_ALL_TO_ALL, slice, 0);
+  if (w->kind == DM_WORK_REDUCE) w->n_direct += sent_by(w, DM_TRANSFER_GATHER, slice, w->peer);
+  else if (!scatters) w->n_direct += sent_by(w, DM_TRANSFER_ALL_GATHER, slice, 0);
+  w->n_sent += w->n_direct;
+  dm_work_post(w, t, THIRD, DM_TRANSFER_MIN, w->hash, w->least, sizeof w->hash);
+  w->n_moving = slice; /* the others may take as long to begin */
+}
+
+/* Takes what the ranks have shown copies of. */
+static void take_copies(dm_Work *w) {
+  const dm_Near *near = w->agree->near;
+  const int64_t bytes = dm_tensor_bytes(w->in);
+  const bool sums = is_small(w), gives = sums || w->group->me == w->peer;
+  char why[128];
+  bool well = true;
+  if (sums)
+    well = dm_near_reduce_copies(near, w->op, w->in->dtype, w->in->numel, data_of(w->in), why,
+                                 sizeof why);
+  else if (!gives)
+    well = dm_near_read_copy(near, w->peer, data_of(w->in), bytes, why, sizeof why);
+  w->n_direct = gives ? bytes * (w->group->n - 1) : 0;
+  w->n_sent += w->n_direct;
+  if (well) end(w);
+  else dm_work_break(w, why);
+}
+
 /* The first step of a reduction. */
 static void reduce_first(dm_Work *w, const dm_Transport *t) {
   const int64_t bytes = dm_tensor_bytes(w->in), size = dm_dtype_size(w->in->dtype);
   if (w->in->numel == 0) {
     end(w);
+  } else if (may_be_near(w) && !w->group->near && w->group->n > 1) {
+    meet(w, t);
+  } else if (w->is_shown && dm_near_all_show(w->group->near)) {
+    reduce_near(w, t);
   } else if (take_slices(w) != DM_OK) {
     dm_work_break(w, "out of memory for the slices of a reduction");
   } else if (is_small(w)) {
@@ -227,6 +312,12 @@ static void reduce_third(dm_Work *w) {
   end(w);
 }
 
+static void met(dm_Work *w, const dm_Transport *t) {
+  dm_Near *near = w->group->near;
+  dm_near_meet(near);
+  dm_work_post(w, t, MET, DM_TRANSFER_MIN, near->found, near->all, sizeof near->found);
+}
+
 static void split(dm_Work *w, const dm_Transport *t) {
   bool failed;
   w->group->comm = t->split(w->group->me >= 0, &failed);
@@ -248,6 +339,10 @@ static void first(dm_Work *w, const dm_Transport *t) {
                 out = w->out ? dm_tensor_bytes(w->out) : 0;
   if (w->by_link || w->kind == DM_WORK_CONNECT) {
     w->step = DM_WORK_LINKING;
+    return;
+  }
+  if (w->is_shown && is_copied(w)) {
+    take_copies(w);
     return;
   }
   switch (w->kind) {
@@ -288,6 +383,11 @@ bool dm_work_advance(dm_Work *w, const dm_Transport *t) {
   case THIRD:
     if (is_reduction(w)) reduce_third(w);
     else end(w);
+    break;
+  case MEET: met(w, t); break;
+  case MET:
+    w->group->near->works = w->group->near->all[0] == 1;
+    w->step = FIRST;
     break;
   case DM_WORK_LINKING: break; /* link.c goes on */
   default: refuse(w); break;

@@ -9,13 +9,15 @@
    A reduction sends slice j of each rank to rank j, which combines the slices in the order of
    the ranks (reduce.h), and gathers the results; a rank then sends 2 (n - 1) / n of the
    tensor's bytes, as by a ring. A small one gathers everything everywhere, in one step, and
-   combines it in the same order. */
+   combines it in the same order. Ranks of one machine that can (near.h) combine the slices
+   where they lie. */
 #ifndef DM_WORK_H
 #define DM_WORK_H
 
 #include <stdatomic.h>
 
 #include "core/tensor.h"
+#include "dist/near.h"
 #include "dist/reduce.h"
 #include "dist/transport.h"
 
@@ -59,6 +61,7 @@ typedef struct dm_Group {
   dm_Device device;       /* of this rank; set with the way */
   char why[DM_LINK_TEXT]; /* why it is through the host */
   struct dm_Link *link;   /* owned; used by the thread alone */
+  dm_Near *near;          /* owned; used by the thread alone; NULL: not known yet */
 } dm_Group;
 
 /* How the ranks know a call: what has to agree, and where it stands in the script. */
@@ -85,7 +88,8 @@ typedef struct dm_Work {
   double posted;    /* seconds */
   _Atomic double deadline;
   double warn_at; /* then a report says who is missing; infinite: no more. The thread's own */
-  int64_t n_sent; /* bytes */
+  int64_t n_sent, n_direct; /* bytes; of these, that went from memory to memory */
+  bool is_shown;            /* its agreement has told where the ranks' tensors lie */
   int step;
   int64_t n_moving; /* bytes of the message that is under way */
   dm_Request *request;

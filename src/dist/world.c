@@ -23,10 +23,13 @@
 /* While the script waits, the thread looks without a pause for as long as a message should
    take, at so many bytes a second: libraries move large ones in parts, a few at each look, and
    naps would make that slow. Then, and while the script computes, which takes the core, it
-   naps, in seconds: the longer nothing has ended, the longer, up to the last two, where
-   something is under way and where nothing is. */
+   naps, in seconds: the longer nothing has ended, the longer, by a share of that time and up to
+   a limit, where something is under way and where nothing is. */
 static const double LOOK = 100e-6, BYTES_PER_SECOND = 0.5e9;
-static const double NAP = 50e-6, BUSY_NAP = 1e-3, IDLE_NAP = 4e-3, NAP_SHARE = 0.05;
+static const double NAP = 50e-6, BUSY_NAP = 1e-3, BUSY_SHARE = 0.05, IDLE_NAP = 4e-3,
+                    IDLE_SHARE = 0.5;
+/* Seconds between two looks for notices: each costs as much as one at a work. */
+static const double NOTICE_PAUSE = 1e-3;
 /* Who has left had sent all that it sent: it arrives within this time. */
 static const double GRACE = 0.5;
 /* An answer to the question where a rank is; the same where this process is about to be killed.
@@ -123,6 +126,7 @@ static void finish(dm_Work *w) {
   dm_Work *list = w;
   pthread_mutex_lock(&world.lock);
   world.stats.n_sent += w->n_sent;
+  world.stats.n_direct += w->n_direct;
   if (is_collective && !w->is_broken) atomic_fetch_add(&w->agree->n_done, 1);
   /* a group that came to nothing on all ranks leaves its number to the next one */
   if (w->kind == DM_WORK_SPLIT && w->failed && w->group->index == world.n_group - 1)
@@ -584,7 +588,8 @@ static void nap(bool moved) {
     sched_yield();
     return;
   }
-  const double most = world.works ? BUSY_NAP : IDLE_NAP, grown = NAP_SHARE * (at - moved_at);
+  const double most = world.works ? BUSY_NAP : IDLE_NAP;
+  const double grown = (world.works ? BUSY_SHARE : IDLE_SHARE) * (at - moved_at);
   const double seconds = grown < NAP ? NAP : grown > most ? most : grown;
   pthread_mutex_lock(&world.lock);
   if (!world.incoming && (!world.leaves || world.stage == LEAVING))
@@ -670,12 +675,15 @@ static void tell_end(void) {
 
 /* Works until the process has left: the goodbyes of the others are there, or time is over. */
 static void work(void) {
-  double said_at = 0;
+  double said_at = 0, read_at = 0;
   while (true) {
     take_incoming();
     const bool moved = advance();
-    read_notices();
-    free_sent();
+    if (now() - read_at > NOTICE_PAUSE) {
+      read_notices();
+      free_sent();
+      read_at = now();
+    }
     look_for_faults();
     look_for_end();
     look_for_signals();

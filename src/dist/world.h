@@ -17,8 +17,9 @@
 #include "dist/work.h"
 
 typedef struct dm_WorldStats {
-  int64_t n_call, n_sent; /* bytes */
-  double waited;          /* seconds of the script's thread */
+  int64_t n_call;
+  int64_t n_sent, n_direct; /* bytes; of these, from memory to memory (near.h) */
+  double waited;            /* seconds of the script's thread */
 } dm_WorldStats;
 
 /* Starts to open the world: by MPI, or as a world of this process alone. The reason why it

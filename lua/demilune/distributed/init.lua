@@ -111,12 +111,13 @@ local bind_group = options.signature("new_group", "ranks?: list")
 function distributed.new_group(...) return world.new_group(bind_group(...).ranks) end
 
 --- Counts of this process since init_process_group.
----@return table {calls =, bytes_sent =, seconds_waited =}: collectives and messages; bytes that it
---- gave to other ranks; seconds in which the script waited for them
+---@return table {calls =, bytes_sent =, bytes_direct =, seconds_waited =}: collectives and
+--- messages; bytes that it gave to other ranks; those of them that ranks of one machine took from,
+--- or put into, one another's memory; seconds in which the script waited
 function distributed.stats()
   world.rank "stats"
-  local calls, bytes, seconds = core._dist_stats()
-  return shown{calls = calls, bytes_sent = bytes, seconds_waited = seconds}
+  local calls, bytes, direct, seconds = core._dist_stats()
+  return shown{calls = calls, bytes_sent = bytes, bytes_direct = direct, seconds_waited = seconds}
 end
 
 return late.extend(distributed, {

@@ -5,8 +5,26 @@ local collectives = require "demilune.distributed.collectives"
 local shards = require "demilune.distributed.shards"
 
 local CHUNK = 1 << 22 -- elements that are broadcast together
+local MOST_SENT = 2 -- such messages that are under way, whose memory is taken
 
 local start = {}
+
+-- The elements of a list's tensors, one after the other, in a tensor of its own.
+local function joined(list)
+  local flat = {}
+  for i, t in ipairs(list) do flat[i] = t:detach():reshape(-1) end
+  return core.cat(flat)
+end
+
+-- Gives them back to the tensors.
+local function give_back(list, all)
+  local at = 1
+  for _, t in ipairs(list) do
+    local n = t:numel()
+    t:detach():copy_(all[{{at, at + n - 1}}]:reshape(t.shape))
+    at = at + n
+  end
+end
 
 --- Gives the tensors of the group's first rank (or of rank `root` of the world) to all, in as few
 --- messages as it takes.
@@ -15,16 +33,18 @@ local start = {}
 ---@param root? integer
 function start.broadcast(tensors, group, root)
   local _ <close> = core.no_grad()
-  local parts = {}
+  local parts, sent = {}, {}
+  root = root or group.ranks[1]
+  local function receive()
+    local one = table.remove(sent, 1)
+    one.handle:wait()
+    if core._dist_rank() ~= root then give_back(one.list, one.all) end
+  end
   local function flush(list)
-    local flat = {}
-    for i, t in ipairs(list) do flat[i] = t:detach():reshape(-1) end
-    local all, at = collectives.broadcast(core.cat(flat), root or group.ranks[1], group), 1
-    for _, t in ipairs(list) do
-      local n = t:numel()
-      t:detach():copy_(all[{{at, at + n - 1}}]:reshape(t.shape))
-      at = at + n
-    end
+    if #sent == MOST_SENT then receive() end
+    local all = joined(list)
+    sent[#sent + 1] = {list = list, all = all,
+      handle = collectives.broadcast(all, root, {group = group, async_op = true})}
   end
   local order = {}
   for _, t in ipairs(tensors) do
@@ -43,6 +63,7 @@ function start.broadcast(tensors, group, root)
   for _, key in ipairs(order) do
     if parts[key].n > 0 then flush(parts[key]) end
   end
+  while #sent > 0 do receive() end
 end
 
 -- The seed that part_generators has made last.

@@ -24,7 +24,7 @@ local Module = require "demilune.nn.module"
 
 local NAME = "DistributedDataParallel"
 local MIB = 1 << 20
-local FIRST_MIB, CPU_MIB, CUDA_MIB = 1, 4, 25 -- that a bucket holds
+local FIRST_MIB, CPU_MIB, CUDA_MIB = 0.25, 4, 25 -- that a bucket holds
 
 local parallel = {}
 
