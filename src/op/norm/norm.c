@@ -696,22 +696,23 @@ void batch_norm_train_grad(dm_Grad *g) {
   if (g->need[2]) g->gx[2] = x_sum(x, gy, dims, false);
 }
 
-/* The same of what passes relu. */
+/* The same of what passes relu; on the CPU by relu's own gradient, which may overwrite gy. */
 void batch_norm_relu_grad(dm_Grad *g) {
-  static const double none[2] = {0, 0};
-  dm_X *x = g->x;
   if (!g->gy[0]) return;
-  if (g->create_graph) {
-    dm_Tensor *gy[3] = {x_unary_back(x, DM_OP_relu, none, g->gy[0], g->out[0], true)};
-    dm_Grad norm = *g;
-    norm.gy = gy;
-    if (gy[0]) batch_norm_train_grad(&norm);
+  if (!g->create_graph && dm_in_meta(g, 0)->device.type != DM_CPU) {
+    dm_Tensor *in[6] = {g->gy[0], g->out[0], g->in[0], g->in[1], g->out[1], g->out[2]};
+    (void)x_call(g->x, DM_OP_batch_norm_relu_backward, NULL, 6, in, g->gx);
     return;
   }
-  const bool is_cpu = dm_in_meta(g, 0)->device.type == DM_CPU;
-  dm_Tensor *in[6] = {g->gy[0], g->out[0], g->in[0],
-                      g->in[1], g->out[1], is_cpu ? invstd_of(g, g->out[2]) : g->out[2]};
-  (void)x_call(x, DM_OP_batch_norm_relu_backward, NULL, 6, in, g->gx);
+  dm_Tensor *none[1] = {NULL}, *passes[3] = {NULL};
+  dm_Grad relu = *g, norm = *g;
+  relu.op = &dm_ops[DM_OP_relu];
+  relu.attr = NULL;
+  relu.in = none;
+  relu.gx = passes;
+  unary_grad(&relu);
+  norm.gy = passes;
+  if (passes[0]) batch_norm_train_grad(&norm);
 }
 
 /* mean and var are constants: dx = gy weight invstd, dweight = sum(gy xhat), dbias =
