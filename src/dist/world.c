@@ -120,7 +120,8 @@ static void pause_for(double seconds) {
 /* ---- works that end ---- */
 
 /* Tells the script's thread. The list's reference is dropped, but for a work that the library
-   may still write: its memory is given up for good. */
+   may still write, or one that broke when the other ranks knew where its tensor lies (near.h),
+   so that they may: its memory is given up for good. */
 static void finish(dm_Work *w) {
   const bool is_collective = !dm_work_is_message(w);
   dm_Work *list = w;
@@ -135,7 +136,7 @@ static void finish(dm_Work *w) {
   atomic_store(&w->done, true);
   pthread_cond_broadcast(&world.done);
   pthread_mutex_unlock(&world.lock);
-  if (!w->request) dm_work_unref(&list);
+  if (!w->request && !(w->is_broken && w->is_shown)) dm_work_unref(&list);
 }
 
 /* Lets the script's thread go on behind a work that its device has queued. */
