@@ -14,9 +14,10 @@
 --   - a kernel with tensor cores: our own leave them to the libraries.
 
 -- Kernels that compute in double or int64 without saying so in their names: numbers of
--- one thread, draws, elements of a dtype known at run time.
+-- one thread, draws, elements of a dtype known at run time. (Counting: the constants of a step.)
 local WIDE = {}
-local SCALARS = "eye randint sums sample_again times sample_once scale total ready product_back"
+local SCALARS = "eye randint sums sample_again times sample_once scale total ready product_back "
+  .. "norm_two race"
 for name in SCALARS:gmatch "%S+" do
   WIDE[name .. "_kernel"] = true
 end
@@ -127,6 +128,7 @@ local function is_wide(readable)
   local name, types = readable:match "([%w_]+)(%b<>)%(" -- NAME<types>(parameters)
   name, types = name or readable:match "([%w_]+)%(" or "", types or ""
   return WIDE[name] or (name .. types):find "_f64_" or types:find "double" or types:find "long"
+    or types:find "Counting"
 end
 
 -- The bytes of stack that a kernel may have.
