@@ -215,6 +215,55 @@ describe("running sums and products", function()
   end
 end)
 
+describe("elements that a mask chooses", function()
+  -- 32768 elements and more are cut into parts, each of which knows where its own begin.
+  for _, case in ipairs{{7, 5, "dense"}, {131, 257, "dense"}, {257, 300, "transposed"},
+    {40, 2500, "a mask of one row"}, {300, 500, "none"}, {300, 500, "all"}} do
+    local rows, columns, kind = table.unpack(case)
+    local mask_rows = kind == "a mask of one row" and 1 or rows
+    local function chosen(i, j)
+      if kind == "none" or kind == "all" then return kind == "all" end
+      return ((mask_rows == 1 and 0 or i * 31) + j * j) % 7 < 3
+    end
+    it(("of %d by %d, %s"):format(rows, columns, kind), function()
+      local truth = dm.tensor(listed(mask_rows, columns, function(i, j)
+        return chosen(i, j) and 1 or 0
+      end), {dtype = "uint8"}):reshape{mask_rows, columns}
+      for n, dtype in ipairs(DTYPES) do
+        local mask = n % 2 == 0 and truth * 3 or truth:to "bool"
+        local x, list = numbered({rows, columns}, dtype)
+        if kind == "transposed" then
+          x = x:t():contiguous():t()
+          mask = mask:t():contiguous():t()
+        end
+        local want, put, one, source = {}, {}, {}, {}
+        local first = list[2]
+        for i = 1, rows do
+          for j = 1, columns do
+            local at = (i - 1) * columns + j
+            if chosen(i, j) then
+              want[#want + 1] = list[at]
+              source[#want] = dtype == "bool" and #want % 3 % 2 or #want % 97
+            end
+            put[at] = chosen(i, j) and source[#want] or list[at]
+            one[at] = chosen(i, j) and first or list[at]
+          end
+        end
+        same(want, x:masked_select(mask), dtype)
+        local function with(value)
+          local y = x:clone()
+          y[mask:to "bool":expand{rows, columns}] = value
+          return y
+        end
+        if #source > 0 then
+          same(put, with(dm.tensor(source, {dtype = "int64"}):to(dtype)), dtype .. ", put")
+        end
+        same(one, with(dm.tensor({first}, {dtype = "int64"}):to(dtype)), dtype .. ", one put")
+      end
+    end)
+  end
+end)
+
 describe("positions of nonzero elements", function()
   local shapes = {{1}, {511}, {1030}, {7, 1}, {1, 600}, {30, 20}, {3, 1, 5, 40}, {2, 0, 3}}
   for _, shape in ipairs(shapes) do

@@ -22,11 +22,22 @@ static dm_status check_mask(const dm_Call *c, const dm_Tensor *mask) {
                  dm_dtype_name((dm_DType)mask->dtype));
 }
 
+/* The number of true elements among n, `stride` bytes apart. */
+static int64_t count_true(const char *mask, int64_t stride, int64_t n) {
+  enum { BLOCK = 128 }; /* whose count fits a byte */
+  int64_t sum = 0, at = 0;
+  for (; stride == 1 && at + BLOCK <= n; at += BLOCK) {
+    uint8_t few = 0;
+    for (int i = 0; i < BLOCK; i++) few = (uint8_t)(few + (mask[at + i] != 0));
+    sum += few;
+  }
+  for (; at < n; at++) sum += mask[at * stride] != 0;
+  return sum;
+}
+
 /* Adds the number of true elements of a run to *ctx. */
 static void count_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
-  int64_t sum = 0;
-  for (int64_t i = 0; i < n; i++) sum += ptr[0][i * stride[0]] != 0;
-  *(int64_t *)ctx += sum;
+  *(int64_t *)ctx += count_true(ptr[0], stride[0], n);
 }
 
 /* The number of true elements of a mask on any device; a rule needs it for the
@@ -85,34 +96,117 @@ dm_status masked_select_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* Copies between a contiguous row and the masked elements of a tensor, in row-major
-   order. */
+/* Copies between a contiguous row and the masked elements of a tensor, in row-major order. The
+   tensor is cut into parts; first the true elements of each are counted, by which each then
+   knows where in the row it begins. */
+enum { PARTS = 64 };
 typedef struct Compact {
+  dm_Iter it; /* the tensor, the mask */
   char *row;
-  int64_t size, step; /* bytes per element; distance between elements of row */
-  bool put;           /* copy from row to the tensor, else to row */
+  int64_t size;             /* bytes of an element */
+  bool put;                 /* copy from row to the tensor, else to row */
+  bool repeats;             /* row has one element, which goes to all */
+  int64_t part;             /* elements of a part */
+  int64_t first[PARTS + 1]; /* true elements before each part */
 } Compact;
 
-/* One run of the iterator; ptr: tensor, mask. */
+/* A part on its way: the rest of its stretch of the row. */
+typedef struct Stretch {
+  const Compact *k;
+  char *row;
+  int64_t left;
+} Stretch;
+
+/* What a run of a part reads and writes: elements `step` bytes apart, and the mask. */
+typedef struct Masked {
+  char *p;
+  const char *mask;
+  int64_t step, mask_step, n;
+} Masked;
+
+/* Copies a run of elements of `size` bytes, a constant where this is inlined; returns how many
+   of the row, which has `left`. An element that the mask leaves out is written, too, where the
+   next chosen one will be: that takes no branch. */
+static inline __attribute__((always_inline)) int64_t select_run(Masked m, char *row,
+                                                                int64_t left, size_t size) {
+  int64_t at = 0;
+  for (int64_t i = 0; i < m.n && at < left; i++) {
+    memcpy(row + at * (int64_t)size, m.p + i * m.step, size);
+    at += m.mask[i * m.mask_step] != 0;
+  }
+  return at;
+}
+static inline __attribute__((always_inline)) int64_t
+put_run(Masked m, const char *row, int64_t left, bool repeats, size_t size) {
+  int64_t at = 0;
+  for (int64_t i = 0; i < m.n && (repeats || at < left); i++) {
+    if (m.mask[i * m.mask_step] == 0) continue;
+    memcpy(m.p + i * m.step, row + (repeats ? 0 : at * (int64_t)size), size);
+    at++;
+  }
+  return at;
+}
+
+static inline __attribute__((always_inline)) int64_t copy_run(const Stretch *s, Masked m,
+                                                              size_t size) {
+  if (s->k->put) return put_run(m, s->row, s->left, s->k->repeats, size);
+  return select_run(m, s->row, s->left, size);
+}
+
 static void compact_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  Stretch *const s = ctx;
+  const int64_t size = s->k->size;
+  const Masked m = {ptr[0], ptr[1], stride[0] * size, stride[1], n};
+  const int64_t taken = size == 1   ? copy_run(s, m, 1)
+                        : size == 2 ? copy_run(s, m, 2)
+                        : size == 4 ? copy_run(s, m, 4)
+                        : size == 8 ? copy_run(s, m, 8)
+                                    : copy_run(s, m, (size_t)size);
+  if (s->k->repeats) return;
+  s->row += taken * size;
+  s->left -= taken;
+}
+
+static void count_part_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  *(int64_t *)ctx += count_true(ptr[1], stride[1], n);
+}
+
+/* Walks over part i by `run`. */
+static void walk_part(const Compact *k, int64_t i, dm_RunFn *run, void *ctx) {
+  const int64_t begin = i * k->part, end = dm_min_i64(begin + k->part, k->it.numel);
+  if (begin < end) dm_iter_range(&k->it, begin, end, run, ctx);
+}
+static void count_parts(void *ctx, int64_t begin, int64_t end) {
   Compact *k = ctx;
-  for (int64_t i = 0; i < n; i++) {
-    if (ptr[1][i * stride[1]] == 0) continue;
-    char *p = ptr[0] + i * stride[0] * k->size;
-    if (k->put) memcpy(p, k->row, (size_t)k->size);
-    else memcpy(k->row, p, (size_t)k->size);
-    k->row += k->step;
+  for (int64_t i = begin; i < end; i++) walk_part(k, i, count_part_run, &k->first[i + 1]);
+}
+static void compact_parts(void *ctx, int64_t begin, int64_t end) {
+  const Compact *k = ctx;
+  for (int64_t i = begin; i < end; i++) {
+    Stretch s = {k, k->row, 0};
+    if (!k->repeats) {
+      s.row += k->first[i] * k->size;
+      s.left = k->first[i + 1] - k->first[i];
+    }
+    walk_part(k, i, compact_run, &s);
   }
 }
 
-/* Traverses t and the mask once, in order; it is sequential, because each element's
-   position in the row depends on those before it. */
-static void compact(dm_Tensor *t, dm_Tensor *mask, Compact k) {
+/* Copies between the masked elements of t and a row of n_row elements. */
+static void compact(dm_Tensor *t, dm_Tensor *mask, char *row, int64_t n_row, bool put,
+                    bool repeats) {
   dm_Tensor *both[2] = {t, mask};
-  dm_Iter it;
+  Compact k = {
+      .row = row, .size = dm_dtype_size((dm_DType)t->dtype), .put = put, .repeats = repeats};
   if (t->numel == 0) return;
-  dm_iter_init(&it, 2, both);
-  dm_iter_range(&it, 0, t->numel, compact_run, &k);
+  dm_iter_init(&k.it, 2, both);
+  const int64_t parts = dm_min_i64(PARTS, (t->numel + GRAIN - 1) / GRAIN);
+  k.part = (t->numel + parts - 1) / parts;
+  dm_parallel_for(repeats ? 0 : parts, 1, count_parts, &k);
+  /* no more than there is room for: a finalizer may have changed the mask behind the rule */
+  for (int64_t i = 0; i < parts; i++)
+    k.first[i + 1] = dm_min_i64(k.first[i] + k.first[i + 1], n_row);
+  dm_parallel_for(parts, 1, compact_parts, &k);
 }
 
 /* y = the elements of x, broadcast to the mask, where the mask is true. */
@@ -120,10 +214,9 @@ dm_status masked_select_cpu(dm_Call *c) {
   dm_Tensor *x = c->in[0], *mask = c->in[1];
   int ndim;
   int64_t shape[DM_MAX_DIM];
-  const int64_t size = dm_dtype_size((dm_DType)x->dtype);
   DM_TRY(dm_broadcast("masked_select", x, mask, &ndim, shape));
   dm_Tensor wide = dm_view_expanded(x, ndim, shape);
-  compact(&wide, mask, (Compact){dm_tensor_data(c->out[0]), size, size, false});
+  compact(&wide, mask, dm_tensor_data(c->out[0]), c->out[0]->numel, false, false);
   return DM_OK;
 }
 
@@ -167,12 +260,10 @@ dm_status masked_put_rule(dm_Call *c) {
    element. */
 dm_status masked_put_cpu(dm_Call *c) {
   dm_Tensor *out = c->out[0], *source = c->in[2], *row = NULL;
-  const int64_t size = dm_dtype_size((dm_DType)out->dtype);
   dm_status st;
   DM_GO(dm_dense_as_new(source, (dm_DType)out->dtype, source->ndim, source->shape, &row));
   DM_GO(dm_copy_to(out, c->in[0]));
-  compact(out, c->in[1],
-          (Compact){dm_tensor_data(row), size, source->numel == 1 ? 0 : size, true});
+  compact(out, c->in[1], dm_tensor_data(row), source->numel, true, source->numel == 1);
 done:
   dm_tensor_unref(&row);
   return st;
