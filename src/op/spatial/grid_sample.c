@@ -369,7 +369,7 @@ static dm_Tensor *points_of(dm_X *x, int64_t n, bool align, dm_DType dtype, dm_D
    3-d sizes. */
 dm_status affine_grid_compose(dm_Call *c, dm_X *x) {
   const dm_AffineGridAttr *a = c->attr;
-  dm_Tensor *theta = c->in[0], *column[4];
+  dm_Tensor *theta = c->in[0];
   const int dims = (int)a->size.n - 2;
   DM_TRY(dm_check_float(c, theta, "theta"));
   if (dims != 2 && dims != 3)
@@ -383,28 +383,24 @@ dm_status affine_grid_compose(dm_Call *c, dm_X *x) {
     if (a->size.v[d] < 1 || a->size.v[d] > MOST_SIDE)
       return dm_fail(DM_EARG, "affine_grid: a size of %lld, wanted 1 to %d",
                      (long long)a->size.v[d], MOST_SIDE);
+  /* Products and sums instead of a matmul: autocast would run a matmul in 16 bits. They run
+     over (N, dims, H, W), whose rows are long, and each coordinate is multiplied before it
+     repeats along the other axes. */
   const dm_DType wide = theta->dtype == DM_F64 ? DM_F64 : DM_F32;
   const int64_t *space = a->size.v + 2;
-  int64_t view[3];
-  for (int k = 0; k < dims; k++) {
-    for (int d = 0; d < dims; d++) view[d] = d == dims - 1 - k ? space[d] : 1;
-    dm_Tensor *p = points_of(x, space[dims - 1 - k], a->align_corners, wide, theta->device);
-    column[k] = x_expand(x, x_reshape(x, p, dims, view), dims, space);
+  dm_Tensor *map = x_cast(x, theta, wide), *y = NULL;
+  for (int k = 0; k <= dims; k++) {
+    int64_t one[5] = {1, 1, 1, 1, 1}, each[5] = {theta->shape[0], dims, 1, 1, 1};
+    dm_Tensor *term = x_reshape(x, x_narrow(x, map, 2, k, 1), dims + 2, each);
+    if (k < dims) {
+      const int64_t n = one[dims + 1 - k] = space[dims - 1 - k];
+      dm_Tensor *p = points_of(x, n, a->align_corners, wide, theta->device);
+      term = x_mul(x, x_reshape(x, p, dims + 2, one), term);
+    }
+    y = k == 0 ? term : x_add(x, y, term);
   }
-  const dm_LinspaceAttr one = {1, 1, 1, wide, dm_device_code(theta->device)};
-  column[dims] = x_expand(x, dm_x(x, DM_OP_linspace, &one, 0), dims, space);
-  const int64_t behind = -1;
-  dm_Tensor *points =
-      dims == 2 ? dm_x(x, DM_OP_stack, &behind, 3, column[0], column[1], column[2])
-                : dm_x(x, DM_OP_stack, &behind, 4, column[0], column[1], column[2], column[3]);
-  /* products and a sum instead of a matmul: autocast would run a matmul in 16 bits */
-  points = x_reshape(x, points, 3, (int64_t[]){dm_numel(dims, space), 1, dims + 1});
-  dm_Tensor *map = dm_x(x, DM_OP_unsqueeze, &(int64_t){1}, 1, x_cast(x, theta, wide));
-  dm_Tensor *y = x_sum(x, x_mul(x, points, map), (dm_Ints){1, {3}}, false);
-  y = x_cast(x, y, (dm_DType)theta->dtype);
-  int64_t out[5] = {theta->shape[0]};
-  for (int d = 0; d < dims; d++) out[d + 1] = space[d];
-  out[dims + 1] = dims;
-  c->out[0] = x_reshape(x, y, dims + 2, out);
+  const dm_MovedimAttr behind = {{1, {1}}, {1, {-1}}};
+  y = dm_x(x, DM_OP_movedim, &behind, 1, x_cast(x, y, (dm_DType)theta->dtype));
+  c->out[0] = x_unary(x, DM_OP_contiguous, y);
   return x->st;
 }
