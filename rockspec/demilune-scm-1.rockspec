@@ -23,6 +23,7 @@ build = {
   build_command = 'cmake -S . -B build.luarocks -DCMAKE_BUILD_TYPE=Release '
     .. '-DCMAKE_C_FLAGS="$(CFLAGS)" -DCMAKE_INSTALL_PREFIX="$(PREFIX)" '
     .. '-DWITH_CUDA="$(WITH_CUDA)" -DCUDA_ARCH="$(CUDA_ARCH)" ' -- empty where not given: auto
+    .. '-DDM_CUDA_COMPRESS=balance ' -- a rock is built where it runs
     .. '-DWITH_MPI="$(WITH_MPI)" '
     .. '-DLUA="$(LUA)" -DLUA_INCDIR="$(LUA_INCDIR)" -DLUADIR="$(LUADIR)" -DLIBDIR="$(LIBDIR)" '
     .. '-DDM_SHARED=OFF -DDM_INSTALL_C=OFF '
