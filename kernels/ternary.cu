@@ -51,10 +51,10 @@ template <int N, class C> static constexpr bool dm_switches<Triples<N, C>> = tru
 
 /* Computes in the output's dtype, integers in int64. A mask is the first operand, read as a
    number of that dtype. */
-template <int N> struct Formulas { template <class C> using Functor = Triples<N, C>; };
+template <int N> struct TriplesOf { template <class C> using Functor = Triples<N, C>; };
 template <int N>
 static dm_status run(Triple op, dm_Tensor *out, dm_Tensor *const *in, double p, double q) {
-  typedef Formulas<N> F;
+  typedef TriplesOf<N> F;
   const dm_DType dtype = (dm_DType)out->dtype;
   if (dm_is_float(dtype))
     return dm_pointwise_any<F::template Functor, F::template Functor, N>(out, in, dtype, p, q,
