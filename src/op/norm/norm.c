@@ -460,7 +460,7 @@ static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
   if (n == 1)
     return dm_fail(DM_EARG, "batch_norm: one value per channel in %s, wanted more to train on",
                    DM_SHAPE(v));
-  const dm_OpId op = a->activation ? DM_OP_batch_norm_relu : DM_OP_batch_norm_train;
+  const int op = a->activation ? DM_OP_batch_norm_relu : DM_OP_batch_norm_train;
   if (!x_call(x, op, &a->eps, 3, in, out)) return x->st;
   c->out[0] = out[0];
   const bool any = n > 0; /* a batch without values is counted alone */
