@@ -203,7 +203,7 @@ static void compact(dm_Tensor *t, dm_Tensor *mask, char *row, int64_t n_row, boo
   const int64_t parts = dm_min_i64(PARTS, (t->numel + GRAIN - 1) / GRAIN);
   k.part = (t->numel + parts - 1) / parts;
   dm_parallel_for(repeats ? 0 : parts, 1, count_parts, &k);
-  /* no more than there is room for: a finalizer may have changed the mask behind the rule */
+  /* no more than the row holds: a finalizer may have changed the mask behind the rule */
   for (int64_t i = 0; i < parts; i++)
     k.first[i + 1] = dm_min_i64(k.first[i] + k.first[i + 1], n_row);
   dm_parallel_for(parts, 1, compact_parts, &k);
