@@ -103,7 +103,7 @@ ALONE(silu)
 #undef ALONE
 
 /* The formulas of a group in one functor, of N = 1 operand forward and of 2 backward; `op`
-   selects. Packs leave out what is only for strided elements. */
+   selects. Formulas that only the strided kernel has are left out of packs. */
 template <class G, int N, class C> struct Shared {
   C p, q, op;
   template <int V> __device__ void all(const C (*x)[V], C *y) const {

@@ -176,7 +176,7 @@ bool dm_near_reduce(const dm_Near *near, const dm_NearSum *sum, char *why, size_
   const int64_t to = dm_min_i64(from + sum->slice * width, end);
   for (int64_t at = from; at < to; at += CHUNK) {
     const int64_t n = dm_min_i64(CHUNK, to - at);
-    /* what goes to another rank alone leaves this one's tensor as it is */
+    /* a result for another rank alone leaves this one's tensor as it is */
     void *out = sum->out                             ? (char *)sum->out + (at - from)
                 : sum->to < 0 || sum->to == near->me ? (char *)sum->in + at
                                                      : near->scratch + near->n * (int64_t)CHUNK;

@@ -8,7 +8,7 @@
    must have succeeded. From then on the group's agreements (work.h) tell the others where a
    rank's tensor lies. DEMILUNE_NEAR=0 keeps all of it to messages.
 
-   What is small a rank copies before it says where, and the others read the copy: then the
+   A rank copies a small tensor before it says where, and the others read the copy: then the
    agreement is the only message. It has two copies in turns: who makes the next one but one has
    seen all ranks agree to the next collective, so that they have read this one. */
 #ifndef DM_NEAR_H

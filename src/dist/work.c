@@ -162,7 +162,7 @@ static bool may_be_near(const dm_Work *w) {
   return is_reduction(w) && !w->by_link && w->in->numel > 0 && !is_small(w);
 }
 
-/* Whether a copy of it is shown in its stead: of a sum, and of what is broadcast. */
+/* Whether a copy of it is shown in its stead: of a small sum or broadcast. */
 static bool is_copied(const dm_Work *w) {
   if (w->by_link || !w->in || w->in->numel == 0) return false;
   return w->kind == DM_WORK_BROADCAST ? dm_tensor_bytes(w->in) <= DM_SMALL_BYTES : is_small(w);

@@ -159,7 +159,7 @@ static const dm_Saved *scale_of(const dm_Node *n) {
   return NULL;
 }
 
-/* Is root one, and does nothing see what is left out? */
+/* Is root one, and does nothing see the steps that are left out? */
 static bool is_scaled(const Pass *p, const dm_Tensor *root, const dm_Tensor *given) {
   const dm_Node *n = root->node;
   if (!n || !n->scales || n->op != &dm_ops[DM_OP_mul] || n->hooks || n->retain || n->released)

@@ -143,8 +143,8 @@ local function flat(tensors)
   return core.cat(list)
 end
 
--- Writes the elements of a flat tensor into tensors, each of its dtype.
-local function write(from, tensors)
+--- Writes the elements of a flat tensor into tensors, each of its dtype.
+function shards.write(from, tensors)
   local at = 1
   for _, t in ipairs(tensors) do
     local n = t:numel()
@@ -185,7 +185,7 @@ function shards.meet(list, n_shard, samples, group, loss, buffers)
   local means = sums / n_shard
   for _, t in ipairs(tensors) do
     local from = is_float(t) and means or firsts
-    write(from:narrow(1, at, t:numel()), {t})
+    shards.write(from:narrow(1, at, t:numel()), {t})
     at = at + t:numel()
   end
 end

@@ -16,16 +16,6 @@ local function joined(list)
   return core.cat(flat)
 end
 
--- Gives them back to the tensors.
-local function give_back(list, all)
-  local at = 1
-  for _, t in ipairs(list) do
-    local n = t:numel()
-    t:detach():copy_(all[{{at, at + n - 1}}]:reshape(t.shape))
-    at = at + n
-  end
-end
-
 --- Gives the tensors of the group's first rank (or of rank `root` of the world) to all, in as few
 --- messages as it takes.
 ---@param tensors demilune.Tensor[]
@@ -38,7 +28,7 @@ function start.broadcast(tensors, group, root)
   local function receive()
     local one = table.remove(sent, 1)
     one.handle:wait()
-    if core._dist_rank() ~= root then give_back(one.list, one.all) end
+    if core._dist_rank() ~= root then shards.write(one.all, one.list) end
   end
   local function flush(list)
     if #sent == MOST_SENT then receive() end
