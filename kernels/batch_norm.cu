@@ -26,7 +26,8 @@ template <class C, class T> struct BatchMoments : JoinMoments {
   }
   template <int V> struct Known {};
   template <int V> __device__ void enter_run(int64_t, Known<V> &) const {}
-  template <int V> __device__ void add_run(State *s, const Known<V> &, int64_t i) const {
+  template <int V>
+  __device__ void add_run(State *s, const Known<V> &, int64_t, int64_t i) const {
     C v[V];
     load_run<C, T, V>(x, i, v);
     const C n = s[0].n + 1, share = C(1) / n;
@@ -280,9 +281,8 @@ done:
 }
 
 /* batch_norm_backward by cuDNN. in: gy, x, (unused), mean and 1 / sqrt(variance + eps), all
-   dense in gx's layout. out and masked: of batch_norm_relu_backward, or NULL. */
+   dense in gx's layout. */
 static dm_status backward_by_library(dm_Call *c, dm_Tensor *weight, dm_Tensor *const *in,
-                                     const dm_Tensor *out, const dm_Tensor *masked,
                                      bool *taken) {
   dm_Tensor *own = NULL;
   *taken = false;
@@ -294,9 +294,7 @@ static dm_status backward_by_library(dm_Call *c, dm_Tensor *weight, dm_Tensor *c
   b.root = dm_tensor_data(in[4]);
   b.gw = dm_tensor_data(c->out[1]);
   b.gb = dm_tensor_data(c->out[2]);
-  b.out = out ? dm_tensor_data(out) : NULL;
-  b.masked = masked ? dm_tensor_data(masked) : NULL;
-  *taken = out ? dm_dnn_batch_norm_relu_backward(&b) : dm_dnn_batch_norm_backward(&b);
+  *taken = dm_dnn_batch_norm_backward(&b);
   dm_tensor_unref(&own);
   return DM_OK;
 }
@@ -381,7 +379,7 @@ static dm_status backward(dm_Call *c, dm_Tensor *const *in, bool training) {
   DM_GO(dm_layout_new(in[1], last, &own[1]));
   DM_GO(dm_vector_new(in[2], compute, &own[2], &w));
   for (int i = 3; i < 5; i++) DM_GO(dm_dense_cast(in[i], compute, &own[i]));
-  if (training) DM_GO(backward_by_library(c, in[2], own, NULL, NULL, &taken));
+  if (training) DM_GO(backward_by_library(c, in[2], own, &taken));
   if (taken) goto done;
   if (training) DM_GO(dm_plan_fallback(c->op->name));
   DM_STORED_TYPES(dtype, {
@@ -414,32 +412,25 @@ DM_CUDA_KERNEL(batch_norm_backward_cuda) {
   return backward(c, c->in, DM_ATTR(dm_BatchNormBackwardAttr, c)->training);
 }
 
-/* in: gy, relu's result, x, weight, mean and rstd (C). Where no engine masks gy, a kernel of
-   ours does. */
+/* in: gy, relu's result, x, weight, mean and rstd (C). */
 DM_CUDA_KERNEL(batch_norm_relu_backward_cuda) {
-  dm_Tensor *own[5] = {NULL}, *out = NULL, *masked = NULL, *gx = c->out[0];
-  const dm_DType dtype = (dm_DType)gx->dtype, compute = dm_compute_dtype(dtype);
+  dm_Tensor *gy = NULL, *out = NULL, *masked = NULL, *gx = c->out[0];
+  const dm_DType dtype = (dm_DType)gx->dtype;
   const bool last = dm_lies_last(gx);
   dm_Meta m = dm_meta_of(gx);
-  bool taken = false;
   dm_status st = DM_OK;
   if (gx->numel == 0) return clear_vectors(c);
   m.channels_last = last;
-  DM_GO(layout_cast(c->in[0], dtype, last, &own[0]));
+  DM_GO(layout_cast(c->in[0], dtype, last, &gy));
   DM_GO(dm_layout_new(c->in[1], last, &out));
-  DM_GO(dm_layout_new(c->in[2], last, &own[1]));
-  for (int i = 3; i < 5; i++) DM_GO(dm_dense_cast(c->in[i + 1], compute, &own[i]));
   DM_GO(dm_tensor_new_meta(&m, &masked));
-  DM_GO(backward_by_library(c, c->in[3], own, out, masked, &taken));
-  if (taken) goto done;
-  DM_STORED_TYPES(dtype,
-                  { st = apply<C, T>(Passes<C>(), out, own[0], masked, channels_of(out)); });
+  DM_STORED_TYPES(dtype, { st = apply<C, T>(Passes<C>(), out, gy, masked, channels_of(out)); });
   if (st == DM_OK) {
-    dm_Tensor *const in[] = {masked, own[1], c->in[3], own[3], own[4]};
+    dm_Tensor *const in[] = {masked, c->in[2], c->in[3], c->in[4], c->in[5]};
     st = backward(c, in, true);
   }
 done:
-  for (int i = 0; i < 5; i++) dm_tensor_unref(&own[i]);
+  dm_tensor_unref(&gy);
   dm_tensor_unref(&out);
   dm_tensor_unref(&masked);
   return st;

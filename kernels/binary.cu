@@ -7,6 +7,18 @@
 #include "kernels/own.cuh"
 #include "op/pointwise/binary.h"
 
+/* Functions of CUDA that are off by a bit or two where the host's are exact. A power of 1 is
+   its base, of which the gradient of a square is made, and a power of 2 a product. The
+   hypotenuse of a side that is too short to count is the other one, which else rounds to
+   infinity. */
+template <class C> static __device__ inline C exact_pow(C a, C b) {
+  return b == 1 ? a : b == 2 ? a * a : (C)pow(a, b);
+}
+template <class C> static __device__ inline C exact_hypot(C a, C b) {
+  const C x = fabs(a), y = fabs(b), most = x > y ? x : y, least = x > y ? y : x;
+  return least < most * C(0x1p-54) && most < C(INFINITY) ? most : (C)hypot(a, b);
+}
+
 /* Each row becomes a functor over a float type, NAME_pair. Few are compiled alone: most share a
    functor with their group (group_of), for packs and for strided elements. */
 enum { TRUTHS, OFTEN, SELDOM, ALONE };
@@ -27,7 +39,11 @@ static constexpr int group_of = dm_unpacked<Fn> ? SELDOM : OFTEN;
   };                                             \
   GROUP_##RESULT(NAME)
 #define RARE(NAME) template <> constexpr bool dm_unpacked<NAME##_pair> = true;
+#define pow exact_pow
+#define hypot exact_hypot
 #include "base/pair.inc"
+#undef pow
+#undef hypot
 #undef GROUP_SAME
 #undef GROUP_FLOAT
 #undef GROUP_QUOTIENT

@@ -17,7 +17,7 @@
      enter(c)               prepares for channel c
      add<V>(s, n, i)        adds the V elements from element i on, of outer index n
      enter_run<V>(c, k)     stores in k what add_run needs of V channels from c on
-     add_run<V>(s, k, i)    adds an element to each of V channels, from element i on
+     add_run<V>(s, k, n, i) adds an element to each of V channels, from element i of row n on
      finish(c, s)           stores the results of channel c */
 struct Channels {
   int64_t outer, channels, inner;
@@ -96,7 +96,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     typename Reducer::template Known<V> known;
     reducer.template enter_run<V>(c, known);
     for (int64_t n = lo + y; n < hi; n += rows)
-      reducer.template add_run<V>(s, known, n * ch.channels + c);
+      reducer.template add_run<V>(s, known, n, n * ch.channels + c);
   }
   UNROLL
   for (int k = 0; k < V; k++) {
@@ -211,15 +211,21 @@ template <class C, class T, class G = T> struct GradSums {
       s.gb += g[e];
     }
   }
-  /* For batch_norm, whose statistics are per channel. */
+  /* V channels at once: of batch_norm, whose statistics are per channel, or of layer_norm,
+     which has one row of channels per n. */
   template <int V> struct Known { C mu[V], r[V]; };
   template <int V> __device__ void enter_run(int64_t c, Known<V> &known) const {
-    for (int k = 0; k < V; k++) {
+    for (int k = 0; k < V && per == 0; k++) {
       known.mu[k] = mean[(c + k) * step];
       known.r[k] = rstd[(c + k) * step];
     }
   }
-  template <int V> __device__ void add_run(State *s, const Known<V> &known, int64_t i) const {
+  template <int V>
+  __device__ void add_run(State *s, Known<V> &known, int64_t n, int64_t i) const {
+    if (per > 0) {
+      const C mu = mean[n * step], r = rstd[n * step];
+      for (int k = 0; k < V; k++) known.mu[k] = mu, known.r[k] = r;
+    }
     const dm_Run<G, V> g_run = run_at<G, V>(gy, i);
     const dm_Run<T, V> x_run = run_at<T, V>(x, i);
     C g[V], v[V];
@@ -243,8 +249,8 @@ template <class C, class T, class G = T> struct GradSums {
 template <class C, class T>
 static dm_status reduce_runs(GradSums<C, T> reducer, const Channels &ch) {
   const int V = dm_run_size<T>();
-  const bool by_row = ch.inner == 1 && reducer.per > 0; /* statistics are per row */
-  if (!by_row && has_runs(ch, V) && runs_of(reducer.x, 16) && runs_of(reducer.gy, 16))
+  const bool by_group = ch.inner == 1 && reducer.groups > 1; /* statistics are per group */
+  if (!by_group && has_runs(ch, V) && runs_of(reducer.x, 16) && runs_of(reducer.gy, 16))
     return reduce_channels<GradSums<C, T>, V>(reducer, ch);
   return reduce_channels<GradSums<C, T>, 1>(reducer, ch);
 }

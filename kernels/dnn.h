@@ -23,8 +23,7 @@ typedef enum dm_DnnKind {
   DM_DNN_ATTENTION_FORWARD,
   DM_DNN_ATTENTION_BACKWARD,
   DM_DNN_CONV_BIAS,
-  DM_DNN_NORM_RELU,
-  DM_DNN_NORM_RELU_BACKWARD
+  DM_DNN_NORM_RELU
 } dm_DnnKind;
 
 /* A tensor of 4 dims; align is the largest power of two, in bytes, that its address is known

@@ -130,8 +130,9 @@ static bool shape_of(const dm_Tensor *t, bool grouped, bool shared, Shape *out) 
 }
 
 /* The bias of a mask, which is like the scores but for steps of 0: size 1 in each dim without a
-   step, and rows that begin at multiples of 16 bytes. */
-static Shape bias_of(const dm_Tensor *mask, bool grouped) {
+   step, and rows that begin at multiples of 16 bytes. The backward pass gets a row for each of
+   n_row queries: cuDNN 9.19 takes a bias of one row there, and reads it wrongly. */
+static Shape bias_of(const dm_Tensor *mask, bool grouped, int64_t n_row) {
   const int n = mask->ndim - 2, heads = n - head_dims(mask, grouped);
   Shape s = {{1, 1, 1, mask->shape[n + 1]}, {0}, ALIGNED};
   for (int d = 0; d <= n; d++)
@@ -140,6 +141,7 @@ static Shape bias_of(const dm_Tensor *mask, bool grouped) {
   for (int d = 0; d < n; d++)
     if (mask->stride[d] == 0 && s.size[d < heads ? 0 : 1] > 1)
       s.size[d < heads ? 0 : 1] *= mask->shape[d];
+  if (s.size[2] == 1) s.size[2] = n_row;
   s.step[3] = 1;
   s.step[2] = (s.size[3] + RUN - 1) / RUN * RUN;
   s.step[1] = s.step[2] * s.size[2];
@@ -215,7 +217,7 @@ static dm_status prepare(Attention *a, bool dense) {
   k->deterministic = a->gy && a->attr->drop.p == 0 && dm_thread_state()->deterministic;
   k->kept = 1 - a->attr->drop.p;
   if (!a->mask) return DM_OK;
-  k->bias = bias_of(a->mask, grouped);
+  k->bias = bias_of(a->mask, grouped, a->gy ? k->q.size[2] : 1);
   a->bias_bytes = k->bias.size[0] * k->bias.step[0] * (int64_t)sizeof(float);
   DM_TRY(dm_cuda_scratch(a->bias_bytes, &a->bias));
   return dm_attention_bias(a->mask, k->q.size[1], k->bias.size, k->bias.step, a->bias);

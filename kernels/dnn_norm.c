@@ -1,4 +1,7 @@
-/* Batch norm in training by cuDNN: a graph of one operation, forward or backward.
+/* Batch norm in training by cuDNN: a graph of one operation, forward or backward, or of a
+   forward and relu. The gradient through relu is no graph: cuDNN 9.19 takes one that compares
+   relu's result with 0, multiplies gy by that and goes on to batch norm, and reads address 0 in
+   it on an H200 for some sizes. A kernel of ours masks gy first.
 
    The library has engines for channels-last tensors above all; it is told the strides and may
    refuse, and then batch_norm.cu runs. It computes in float32 and returns 1 / sqrt(variance +
@@ -22,17 +25,12 @@ enum {
   UID_GX,
   UID_GSCALE,
   UID_GBIAS,
-  UID_NORM, /* y before relu */
-  UID_OUT,  /* relu's result, in the backward */
-  UID_ZERO,
-  UID_PASSES, /* where that is above 0, or NaN */
-  UID_MASKED  /* gy there, else 0 */
+  UID_NORM /* y before relu */
 };
 
 typedef struct NormKey {
-  dm_DnnShape x, gy, y;    /* y, or gx in the backward */
-  dm_DnnShape out, masked; /* of a backward through relu */
-  int64_t align;           /* bytes, of all vectors (C) */
+  dm_DnnShape x, gy, y; /* y, or gx in the backward */
+  int64_t align;        /* bytes, of all vectors (C) */
 } NormKey;
 _Static_assert(sizeof(NormKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key does not fit");
 
@@ -60,8 +58,6 @@ static dm_DnnKey key_of(const dm_BatchNorm *b, dm_DnnKind kind) {
   k.x = shape_of(b, b->x);
   k.y = shape_of(b, b->y);
   if (b->gy) k.gy = shape_of(b, b->gy);
-  if (b->out) k.out = shape_of(b, b->out);
-  if (b->masked) k.masked = shape_of(b, b->masked);
   uintptr_t bits = 0;
   for (int i = 0; i < DM_COUNT(vectors); i++) bits |= (uintptr_t)vectors[i];
   k.align = dm_dnn_alignment((const void *)bits);
@@ -141,22 +137,6 @@ static int build_backward(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *opera
   return backward(p, type, &k, dm_dnn_tensor(p, type, &k.gy, UID_GY), operation);
 }
 
-/* The same of the gradient of relu's result: what passes is written first, as engines want it
-   in memory. */
-static int build_relu_backward(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operation) {
-  NormKey k;
-  memcpy(&k, key->word, sizeof k);
-  const cudnnDataType_t type = dm_dnn_type(key);
-  const dm_DnnPart passes = dm_dnn_virtual(p, CUDNN_DATA_BOOLEAN, &k.out, UID_PASSES);
-  const dm_DnnPart masked = dm_dnn_tensor(p, type, &k.masked, UID_MASKED);
-  operation[0] =
-      dm_dnn_pointwise(p, CUDNN_POINTWISE_CMP_NEQ, dm_dnn_tensor(p, type, &k.out, UID_OUT),
-                       true, dm_dnn_scalar(p, UID_ZERO), passes);
-  operation[1] = dm_dnn_pointwise(p, CUDNN_POINTWISE_MUL, dm_dnn_tensor(p, type, &k.gy, UID_GY),
-                                  true, passes, masked);
-  return operation[0] && operation[1] && backward(p, type, &k, masked, operation + 2) ? 3 : 0;
-}
-
 bool dm_dnn_batch_norm(const dm_BatchNorm *b) {
   static const int64_t uids[] = {UID_X,    UID_SCALE, UID_BIAS, UID_EPS,
                                  UID_MEAN, UID_ROOT,  UID_Y};
@@ -183,17 +163,6 @@ bool dm_dnn_batch_norm_relu(const dm_BatchNorm *b) {
   return dm_dnn_run(&key, build_relu, DM_COUNT(uids), uids, data);
 }
 
-bool dm_dnn_batch_norm_relu_backward(const dm_BatchNorm *b) {
-  static const int64_t uids[] = {UID_X,   UID_SCALE,  UID_MEAN,  UID_ROOT,
-                                 UID_GY,  UID_GSCALE, UID_GBIAS, UID_GX,
-                                 UID_OUT, UID_ZERO,   UID_MASKED};
-  float zero = 0;
-  void *const data[] = {b->x,  b->weight, b->mean, b->root, b->gy,    b->gw,
-                        b->gb, b->y,      b->out,  &zero,   b->masked};
-  const dm_DnnKey key = key_of(b, DM_DNN_NORM_RELU_BACKWARD);
-  return dm_dnn_try(&key, build_relu_backward, DM_COUNT(uids), uids, data);
-}
-
 #else /* built without the library's header */
 
 #include "kernels/plans.h"
@@ -207,9 +176,6 @@ bool dm_dnn_batch_norm_backward(const dm_BatchNorm *b) { return dm_dnn_batch_nor
 bool dm_dnn_batch_norm_relu(const dm_BatchNorm *b) {
   DM_UNUSED(b);
   return false;
-}
-bool dm_dnn_batch_norm_relu_backward(const dm_BatchNorm *b) {
-  return dm_dnn_batch_norm_relu(b);
 }
 
 #endif

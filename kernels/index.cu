@@ -18,8 +18,9 @@ extern "C" {
 }
 
 enum {
-  FEW = 32,   /* sources that one thread may add in turn */
-  MANY = 4096 /* threads that keep a GPU busy, however many sources each adds */
+  FEW = 32,     /* sources that one thread may add in turn */
+  AT_ONCE = 16, /* sources of a row that a thread reads at once */
+  MANY = 4096   /* threads that keep a GPU busy, however many sources each adds */
 };
 
 /* ---- positions ---- */
@@ -301,6 +302,20 @@ static dm_status add_in_turn(dm_Tensor *x, const IndexPut &put, bool each, Join 
   return sums == x ? DM_OK : dm_cuda_copy(x, sums);
 }
 
+/* Of sorted sources, the first one behind k that has another target than k. */
+static __device__ inline int64_t end_of_row(const IndexPut &put, int64_t k) {
+  const int64_t row = put.target[k];
+  int64_t n = 1;
+  while (k + n < put.m && put.target[k + n] == row) n *= 2;
+  int64_t low = k + n / 2, high = k + n < put.m ? k + n : put.m; /* low has k's target */
+  while (low + 1 < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (put.target[middle] == row) low = middle;
+    else high = middle;
+  }
+  return high;
+}
+
 /* Sorted sources: target holds the rows in order, and source the number that each had. The
    thread of a row's first source adds all sources of that row, in order, to x; others
    return. */
@@ -315,8 +330,26 @@ static __global__ void __launch_bounds__(DM_THREADS)
     if (row < 0 || (k > 0 && put.target[k - 1] == row)) continue;
     const int64_t to = put.offset_of(o, row, i);
     C sum = dm_load<C>(dtype, x, to);
-    for (; k < put.m && put.target[k] == row; k++)
-      sum = join(sum, dm_load<C>(put.dtype, put.rows, (o * put.m + source[k]) * put.inner + i));
+    /* Several sources are on their way at once; they are added in order still. */
+    for (const int64_t end = end_of_row(put, k); k < end; k += AT_ONCE) {
+      C v[AT_ONCE];
+      /* A switch over the dtype in the loop would make the loads wait for one another. */
+      if (dm_same_type<C, float> && put.dtype == DM_F32) {
+        DM_UNROLLED
+        for (int j = 0; j < AT_ONCE; j++)
+          v[j] = k + j < end
+                     ? (C)((const float *)put.rows)[(o * put.m + source[k + j]) * put.inner + i]
+                     : C(0);
+      } else {
+        for (int j = 0; j < AT_ONCE; j++)
+          v[j] = k + j < end ? dm_load<C>(put.dtype, put.rows,
+                                          (o * put.m + source[k + j]) * put.inner + i)
+                             : C(0);
+      }
+      DM_UNROLLED
+      for (int j = 0; j < AT_ONCE; j++)
+        if (k + j < end) sum = join(sum, v[j]);
+    }
     dm_store<C>(dtype, x, to, sum);
   }
 }

@@ -21,6 +21,14 @@ extern "C" {
 
 static __device__ inline float power(float v) { return expf(v); }
 static __device__ inline double power(double v) { return exp(v); }
+/* exp(z - shift) for logits of type T: of 16 bits by one product and the GPU's own power of 2,
+   whose error, of 2^-22 or that of a shift of many bits, does not show beside their rounding.
+ */
+static constexpr float LOG2_E = 1.44269504088896340736f;
+template <class T, class C> static __device__ inline C exp_less(C z, C shift) {
+  if constexpr (dm_same_type<T, dm_Low>) return dm_power_of_2(fmaf(z, LOG2_E, shift * -LOG2_E));
+  else return power(z - shift);
+}
 static __device__ inline float logarithm(float v) { return logf(v); }
 static __device__ inline double logarithm(double v) { return log(v); }
 
@@ -198,6 +206,18 @@ template <class C> struct JoinSoft {
       s.sum += power(z - s.max);
     }
   }
+  /* V logits at once, of type T before they were converted. */
+  template <class T, int V> __device__ void add_run(Soft<C> &s, const C *z) const {
+    C top = z[0];
+    for (int i = 1; i < V; i++) top = z[i] > top ? z[i] : top;
+    if (top > s.max) {
+      s.sum *= exp_less<T>(s.max, top);
+      s.max = top;
+    }
+    /* Of an infinity: NaN. Of a run of nothing but -infinity: 0. */
+    const C shift = s.max == -INFINITY ? C(0) : s.max;
+    for (int i = 0; i < V; i++) s.sum += exp_less<T>(z[i], shift);
+  }
   __device__ void join(Soft<C> &s, const Soft<C> &o) const {
     if (o.max > s.max) {
       s.sum = s.sum * power(s.max - o.max) + o.sum;
@@ -227,15 +247,35 @@ template <class C, class T> struct Row {
     load_run<C, T, 1>(z, k * step, &v);
     return v;
   }
+  /* Calls f(k, v) for each of this thread's runs: V logits v, from class k on. Several loads
+     are on their way at once. */
+  template <int V, class F> __device__ void each(const F &f) const {
+    const int many = V > 1 ? 4 : 1, stride = lanes * V;
+    for (int64_t first = lane * V; first < n; first += many * stride) {
+      dm_Run<T, V> run[many];
+      DM_UNROLLED
+      for (int j = 0; j < many; j++) {
+        const int64_t k = first + j * stride;
+        if (k < n) run[j] = run_at<T, V>(z, V > 1 ? k : k * step);
+      }
+      DM_UNROLLED
+      for (int j = 0; j < many; j++) {
+        const int64_t k = first + j * stride;
+        C v[V];
+        if (k >= n) break;
+        widen_run<C, T, V>(z, run[j], v);
+        f(k, v);
+      }
+    }
+  }
   /* log(sum(exp(z))) of the row, V contiguous elements per load. */
   template <int V> __device__ C log_sum_exp(void) const {
     const JoinSoft<C> reducer;
     Soft<C> s = reducer.start();
-    for (int64_t k = lane * V; k < n; k += lanes * V) {
-      C v[V];
-      load_run<C, T, V>(z, V > 1 ? k : k * step, v);
-      for (int i = 0; i < V; i++) reducer.add(s, v[i]);
-    }
+    each<V>([&](int64_t, const C *v) {
+      if constexpr (V > 1) reducer.template add_run<T, V>(s, v);
+      else reducer.add(s, v[0]);
+    });
     s = reduced(reducer, s);
     return s.max + logarithm(s.sum);
   }
@@ -268,7 +308,7 @@ template <class C> struct One {
    weight (lse - z[label]) + e / C sum over k of weight_k (lse - z_k). Lane 0 writes it to
    `each`, or its share to shares; with `one` the last block writes their sum or mean. */
 template <class C, class T, int V>
-static __global__ void __launch_bounds__(DM_THREADS, 2)
+static __global__ void __launch_bounds__(DM_THREADS, sizeof(C) == 4 ? 3 : 2)
     cross_kernel(LabelRows rows, dm_From<T> x, C smoothing, int lanes, Result<C> each,
                  Share<C> *shares, One<C> one) {
   const C soft = smoothing / (C)rows.r.c;
@@ -330,21 +370,15 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
       soft = smoothing / (C)row.n;
       p_scale = smoothing > 0 ? hard + soft * row.total_weight(rows.weight) : hard;
     }
-    for (int64_t k = row.lane * V; k < row.n; k += lanes * V) {
-      const int64_t at = V > 1 ? k : k * row.step;
-      C z[V];
-      load_run<C, T, V>(row.z, at, z);
-      for (int e = 0; e < V; e++) {
-        C v = 0;
-        if (label >= 0) {
-          v = p_scale * power(z[e] - lse);
-          if (smoothing > 0) v -= soft * rows.weight.at(k + e, C(1));
-          if (k + e == label) v -= hard;
-        }
-        z[e] = g * v;
-      }
-      store_run<C, T, V>(to, at, z);
-    }
+    const C scale = g * p_scale;
+    row.template each<V>([&](int64_t k, C *z) {
+      for (int e = 0; e < V; e++) z[e] = label < 0 ? C(0) : scale * exp_less<T>(z[e], lse);
+      for (int e = 0; label >= 0 && smoothing > 0 && e < V; e++)
+        z[e] -= g * (soft * rows.weight.at(k + e, C(1)));
+      if (label >= k && label < k + V)
+        for (int e = 0; e < V; e++) z[e] -= k + e == label ? g * hard : C(0);
+      store_run<C, T, V, true>(to, V > 1 ? k : k * row.step, z);
+    });
   }
 }
 

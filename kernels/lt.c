@@ -133,10 +133,12 @@ static int64_t alignment(const void *data, const int64_t *step, int n, int64_t s
 /* Sizes that the library takes: positive, of 31 bits. */
 static bool fits(int64_t n) { return n > 0 && n <= INT32_MAX; }
 
-/* The library's gelu is the tanh form. It stores the epilogue's input (`before`) for a single
-   product only, with rows that are a multiple of 8 elements. */
+/* The library's relu loses NaN in some of its kernels, so that an overflow would not be seen; a
+   kernel of ours follows the product. Its gelu is the tanh form, of float32's accuracy in
+   float64 too. It stores the epilogue's input (`before`) for a single product only, with rows
+   that are a multiple of 8 elements. */
 static bool key_of_activation(const dm_Product *p, const Batches *b, Key *key) {
-  if (p->activation == DM_GELU) return false;
+  if (p->activation && (p->activation != DM_GELU_TANH || p->a.dtype == DM_F64)) return false;
   key->activation = (int64_t)p->activation;
   if (!p->before) return true;
   key->before = alignment(p->before, NULL, 0, dm_dtype_size(p->a.dtype));
@@ -262,9 +264,7 @@ static uint32_t epilogue_of(const Key *key) {
   if (key->column_sums) return CUBLASLT_EPILOGUE_BGRADA;
   const uint32_t bias = key->bias ? CUBLASLT_EPILOGUE_BIAS : 0;
   const uint32_t gelu = key->before ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU;
-  const uint32_t activation = key->activation == DM_RELU        ? CUBLASLT_EPILOGUE_RELU
-                              : key->activation == DM_GELU_TANH ? gelu
-                                                                : 0;
+  const uint32_t activation = key->activation == DM_GELU_TANH ? gelu : 0;
   return bias | activation ? bias | activation : CUBLASLT_EPILOGUE_DEFAULT;
 }
 

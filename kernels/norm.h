@@ -20,7 +20,6 @@ typedef struct dm_BatchNorm {
   void *x, *weight, *bias, *mean, *root;
   void *y;            /* or x's gradient */
   void *gy, *gw, *gb; /* backward only */
-  void *out, *masked; /* backward through relu only: its result, and what of gy passes it */
 } dm_BatchNorm;
 
 /* Asks cuDNN (dnn_norm.c) for y, mean and root from the batch's own statistics, or the
@@ -28,9 +27,8 @@ typedef struct dm_BatchNorm {
    written then, our own kernels write again. */
 bool dm_dnn_batch_norm(const dm_BatchNorm *b);
 bool dm_dnn_batch_norm_backward(const dm_BatchNorm *b);
-/* The same with relu behind it, where engines take both: y and gy are of its result. */
+/* The same with relu behind it, where engines take both: y is its result. */
 bool dm_dnn_batch_norm_relu(const dm_BatchNorm *b);
-bool dm_dnn_batch_norm_relu_backward(const dm_BatchNorm *b);
 
 /* dm_OptimOps.move_running (batch_norm.cu). */
 dm_status dm_cuda_move_running(const dm_Running *r);

@@ -40,8 +40,16 @@ static __device__ inline void each_run(int64_t n_run, int lanes, const F &f) {
   }
 }
 
-/* Computes the mean of row p and rstd = 1 / sqrt(variance + eps). R > 0: the row is kept in
-   `kept`, R runs of V elements per thread. */
+/* Keeps a row, if R > 0: R runs of V elements per thread. */
+template <class C, class T, int V, int R>
+static __device__ inline void keep_row(dm_From<T> p, const RowShape &s, C (*kept)[V]) {
+  if constexpr (R > 0)
+    each_run<R>(s.len / V, s.lanes,
+                [&](int64_t j, int k) { load_run<C, T, V>(p, j * V, kept[k]); });
+}
+
+/* Computes the mean of row p and rstd = 1 / sqrt(variance + eps). R > 0: the row is in `kept`
+   already. */
 template <class C, class T, int V, int R>
 static __device__ inline void row_moments(dm_From<T> p, const RowShape &s, C eps, C (*kept)[V],
                                           C *mean, C *rstd) {
@@ -51,8 +59,7 @@ static __device__ inline void row_moments(dm_From<T> p, const RowShape &s, C eps
   /* The row is in registers: two passes, the mean and then the squared distances from it. */
   if constexpr (R > 0) {
     C sum = 0;
-    each_run<R>(n_run, s.lanes, [&](int64_t j, int k) {
-      load_run<C, T, V>(p, j * V, kept[k]);
+    each_run<R>(n_run, s.lanes, [&](int64_t, int k) {
       for (int i = 0; i < V; i++) sum += kept[k][i];
     });
     *mean = lane_sum(sum, s.lanes) / n;
@@ -110,6 +117,7 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
     const dm_From<T> from = x + row * s.len;
     const int64_t c0 = row % s.groups * s.per;
     C kept[R > 0 ? R : 1][V], mean, rstd;
+    keep_row<C, T, V, R>(from, s, kept);
     row_moments<C, T, V, R>(from, s, eps, kept, &mean, &rstd);
     each_run<R>(s.len / V, s.lanes, [&](int64_t j, int k) {
       C scale[V], shift[V];
@@ -132,6 +140,8 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
   for (int64_t row = dm_thread() / s.lanes; row < s.n_rows; row += dm_threads() / s.lanes) {
     const int64_t first = row * s.len, n_run = s.len / V, c0 = row % s.groups * s.per;
     C kx[R > 0 ? R : 1][V], kg[R > 0 ? R : 1][V], mean, rstd, s1 = 0, s2 = 0;
+    keep_row<C, T, V, R>(x + first, s, kx);
+    keep_row<C, T, V, R>(gy + first, s, kg);
     row_moments<C, T, V, R>(x + first, s, eps, kx, &mean, &rstd);
     if ((threadIdx.x & (s.lanes - 1)) == 0) {
       stats[2 * row] = mean;
@@ -140,8 +150,10 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
     /* Reads run j as xhat and gh into slot k. */
     const auto read = [&](int64_t j, int k) {
       C scale[V];
-      if (R == 0) load_run<C, T, V>(x + first, j * V, kx[k]);
-      load_run<C, T, V>(gy + first, j * V, kg[k]);
+      if (R == 0) {
+        load_run<C, T, V>(x + first, j * V, kx[k]);
+        load_run<C, T, V>(gy + first, j * V, kg[k]);
+      }
       affine_run<C, T, V>(w, s, c0, j * V, C(1), scale);
       for (int i = 0; i < V; i++) {
         kx[k][i] = (kx[k][i] - mean) * rstd;
@@ -199,18 +211,20 @@ static bool affine_runs(const dm_Vector &w, const RowShape &s, dm_DType dtype, i
          runs_of(w.data, V * (int64_t)dm_dtype_sizes[w.dtype]);
 }
 
-enum { KEPT = 4 }; /* runs of a row that a thread keeps in registers */
+/* Elements of a row that a thread keeps in registers, of float64 an eighth. */
+enum { KEPT = 32 };
 
 /* Runs the statements with the constants V, elements per load, and R, loads that a thread
-   keeps: rows of up to 32 * KEPT loads get a warp, longer ones a block, and those beyond
+   keeps: rows of up to 32 * KEPT elements get a warp, longer ones a block, and those beyond
    DM_THREADS * KEPT are not kept. */
 #define ROW_WAYS(S, PACKS, ...)                                  \
   do {                                                           \
     const int wide = dm_run_size<T>();                           \
+    const int most = wide > 1 ? KEPT / wide : KEPT / 8;          \
     const int64_t n_load = (PACKS) ? (S).len / wide : INT64_MAX; \
-    (S).lanes = n_load <= 32 * KEPT ? 32 : DM_THREADS;           \
-    if (n_load <= (S).lanes * KEPT) {                            \
-      const int V = wide, R = KEPT;                              \
+    (S).lanes = n_load <= 32 * most ? 32 : DM_THREADS;           \
+    if (n_load <= (S).lanes * most) {                            \
+      const int V = wide, R = most;                              \
       __VA_ARGS__                                                \
     } else if (PACKS) {                                          \
       const int V = wide, R = 0;                                 \
@@ -236,9 +250,9 @@ static dm_status rows_forward(dm_Call *c, const dm_RowNormBackwardAttr &a) {
   DM_STORED_TYPES(out->dtype, {
     const dm_From<T> x = from_of<T>(own[0]);
     const dm_To<T> y = to_of<T>(out);
-    const int most = dm_run_size<T>();
-    const bool packs = s.len % most == 0 && runs_of(x, 16) && runs_of(y, 16) &&
-                       affine_runs(w, s, dtype, most) && affine_runs(b, s, dtype, most);
+    const int run = dm_run_size<T>();
+    const bool packs = s.len % run == 0 && runs_of(x, 16) && runs_of(y, 16) &&
+                       affine_runs(w, s, dtype, run) && affine_runs(b, s, dtype, run);
     ROW_WAYS(s, packs, {
       st = dm_launch((rows_kernel<C, T, V, R>), dm_blocks(s.n_rows * s.lanes), DM_THREADS, 0, x,
                      y, w, b, s, (C)a.eps);
@@ -264,7 +278,7 @@ DM_CUDA_KERNEL(group_norm_cuda) {
 template <class C, class T>
 static dm_status rows_backward(dm_Call *c, const dm_RowNormBackwardAttr &a, const dm_Tensor *gy,
                                const dm_Tensor *x, const dm_Vector &w, C *stats) {
-  const int most = dm_run_size<T>();
+  const int run = dm_run_size<T>();
   const Channels ch = {a.outer, c->out[1]->numel, a.inner, 1, 0};
   RowShape s = row_shape(x, a);
   GradSums<C, T> sums;
@@ -280,8 +294,8 @@ static dm_status rows_backward(dm_Call *c, const dm_RowNormBackwardAttr &a, cons
   sums.gw = (C *)dm_tensor_data(c->out[1]);
   sums.gb = (C *)dm_tensor_data(c->out[2]);
   sums.at = 0;
-  const bool packs = s.len % most == 0 && runs_of(sums.x, 16) && runs_of(sums.gy, 16) &&
-                     runs_of(gx, 16) && affine_runs(w, s, (dm_DType)x->dtype, most);
+  const bool packs = s.len % run == 0 && runs_of(sums.x, 16) && runs_of(sums.gy, 16) &&
+                     runs_of(gx, 16) && affine_runs(w, s, (dm_DType)x->dtype, run);
   ROW_WAYS(s, packs, {
     st = dm_launch((rows_backward_kernel<C, T, V, R>), dm_blocks(s.n_rows * s.lanes),
                    DM_THREADS, 0, sums.gy, sums.x, gx, w, s, (C)a.eps, stats);
@@ -315,21 +329,21 @@ done:
 
 /* ---- add_layer_norm: a sum of float32 and its norm, in float32 or 16 bits (L) ---- */
 
-/* sum = x + delta and y = (sum - mean) rstd weight + bias, s.lanes threads per row. A thread
-   reads back the runs of the sum that it wrote. */
+/* sum = x + delta and y = (sum - mean) rstd weight + bias, s.lanes threads per row. Of a row
+   that is too long to keep a thread reads back the runs of the sum that it wrote. */
 template <class L, int V, int R>
-static __global__ void __launch_bounds__(DM_THREADS, 2)
+static __global__ void __launch_bounds__(DM_THREADS, dm_same_type<L, float> ? 2 : 3)
     add_rows_kernel(const float *x, dm_From<L> delta, float *sum, dm_To<L> y, dm_Vector w,
                     dm_Vector b, RowShape s, float eps) {
   for (int64_t row = dm_thread() / s.lanes; row < s.n_rows; row += dm_threads() / s.lanes) {
     const int64_t first = row * s.len;
     float kept[R > 0 ? R : 1][V], mean, rstd;
-    each_run<R>(s.len / V, s.lanes, [&](int64_t j, int) {
-      float v[V], d[V];
-      load_run<float, float, V>(x + first, j * V, v);
+    each_run<R>(s.len / V, s.lanes, [&](int64_t j, int k) {
+      float d[V];
+      load_run<float, float, V>(x + first, j * V, kept[k]);
       load_run<float, L, V>(delta + first, j * V, d);
-      for (int i = 0; i < V; i++) v[i] += d[i];
-      store_run<float, float, V>(sum + first, j * V, v);
+      for (int i = 0; i < V; i++) kept[k][i] += d[i];
+      store_run<float, float, V>(sum + first, j * V, kept[k]);
     });
     row_moments<float, float, V, R>(sum + first, s, eps, kept, &mean, &rstd);
     each_run<R>(s.len / V, s.lanes, [&](int64_t j, int k) {
@@ -352,6 +366,8 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
   for (int64_t row = dm_thread() / s.lanes; row < s.n_rows; row += dm_threads() / s.lanes) {
     const int64_t first = row * s.len, n_run = s.len / V;
     float kx[R > 0 ? R : 1][V], kg[R > 0 ? R : 1][V], mean, rstd, s1 = 0, s2 = 0;
+    keep_row<float, float, V, R>(sum + first, s, kx);
+    keep_row<float, L, V, R>(gy + first, s, kg);
     row_moments<float, float, V, R>(sum + first, s, eps, kx, &mean, &rstd);
     if ((threadIdx.x & (s.lanes - 1)) == 0) {
       stats[2 * row] = mean;
@@ -359,8 +375,10 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
     }
     const auto read = [&](int64_t j, int k) {
       float scale[V];
-      if (R == 0) load_run<float, float, V>(sum + first, j * V, kx[k]);
-      load_run<float, L, V>(gy + first, j * V, kg[k]);
+      if (R == 0) {
+        load_run<float, float, V>(sum + first, j * V, kx[k]);
+        load_run<float, L, V>(gy + first, j * V, kg[k]);
+      }
       affine_run<float, L, V>(w, s, 0, j * V, 1.0f, scale);
       for (int i = 0; i < V; i++) {
         kx[k][i] = (kx[k][i] - mean) * rstd;
@@ -402,6 +420,8 @@ static dm_status add_sums(dm_Call *c, const dm_Tensor *gy, const dm_Tensor *sum,
   sums.per = s.per;
   sums.gw = (float *)dm_tensor_data(c->out[2]);
   sums.gb = (float *)dm_tensor_data(c->out[3]);
+  if (s.len % 4 == 0 && runs_of(sums.x, 16) && runs_of(sums.gy, 16))
+    return reduce_channels<GradSums<float, float, L>, 4, true>(sums, ch);
   return reduce_channels<GradSums<float, float, L>, 1, true>(sums, ch);
 }
 

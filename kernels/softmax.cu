@@ -209,7 +209,8 @@ static __global__ void __launch_bounds__(DM_THREADS) backward_columns_kernel(Row
 
 /* ---- launches ---- */
 
-enum { SHARED = 49152, SHARED_WARPS = 32768 /* up to which a warp takes a row */ };
+/* Of a block's 48 KiB: the rest is for the arrays that join its threads. */
+enum { SHARED = 49152 - 1024, SHARED_WARPS = 32768 /* up to which a warp takes a row */ };
 
 /* Sets how many threads share a row, and whether the row is kept in shared memory. Returns the
    bytes that a block would need for it. */

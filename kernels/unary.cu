@@ -46,6 +46,12 @@ template <template <class> class Fn> struct Group : UsualGroup<dm_unpacked<Fn>> 
 #define sin dm_sin
 #define cos dm_cos
 #define tan dm_tan
+#ifdef __CUDA_ARCH__
+/* The GPU's own power of 2 and its reciprocal, each within 2 units in the last place: with the
+   library's gelu would be bound by arithmetic, not by memory. */
+#define GELU_EXP(x) dm_power_of_2((x)*1.44269504088896340736f)
+#define GELU_QUOTIENT(x, y) __fdividef(x, y)
+#endif
 #include "base/scalar.inc"
 #undef sin
 #undef cos

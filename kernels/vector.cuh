@@ -33,16 +33,24 @@ static __device__ inline void load_run(dm_From<T> p, int64_t i, C *v) {
   const dm_Run<T, V> run = run_at<T, V>(p, i);
   widen_run<C, T, V>(p, run, v);
 }
-template <class C, class T, int V>
+template <class C, class T, int V, bool passing = false>
 static __device__ inline void store_run(dm_To<T> p, int64_t i, const C *v) {
-  dm_Run<T, V> run;
+  dm_Run<T, V> run, *to;
   if constexpr (dm_same_type<T, dm_Low>) {
     dm_narrow_all((int)p.dtype, v, &run);
-    *(dm_Run<T, V> *)(p.p + i) = run;
+    to = (dm_Run<T, V> *)(p.p + i);
   } else {
     for (int k = 0; k < V; k++) dm_put(&run.v[k], v[k]);
-    *(dm_Run<T, V> *)(p + i) = run;
+    to = (dm_Run<T, V> *)(p + i);
   }
+#ifdef __CUDACC__
+  /* Results that leave the cache to what is read again. */
+  if constexpr (passing && sizeof run == sizeof(uint4)) {
+    __stcs((uint4 *)to, *(const uint4 *)&run);
+    return;
+  }
+#endif
+  *to = run;
 }
 
 /* Whether p is aligned to words of that many bytes. */

@@ -1,5 +1,6 @@
 -- A batch norm with a ReLU behind it is one op in training: the bits are those of two ops, for
--- results, gradients and running statistics, and whoever looks at a module's own output sees it.
+-- results, gradients and running statistics (on a GPU, where the library sums in other orders,
+-- their values), and whoever looks at a module's own output sees it.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 local nn, F, amp = dm.nn, dm.nn.functional, dm.amp
@@ -32,8 +33,17 @@ local function one(x, mean, var, options)
   return F.batch_norm(x, mean, var, options)
 end
 
--- Every bit of y, of the gradients and of the running statistics.
-local function bits_of(f, x, training, plain)
+local NEAR = {float16 = 2^-9, bfloat16 = 2^-6, float32 = 2e-5, float64 = 1e-12}
+
+-- The same names, and tensors that are alike.
+local function same(want, got, what)
+  for name, t in pairs(want) do
+    both.alike(t, got[name], ("%s %s"):format(what or "", name), NEAR[t.dtype] or 0)
+  end
+end
+
+-- y, the gradients and the running statistics.
+local function results_of(f, x, training, plain)
   local c = x:size(2)
   dm.manual_seed(7)
   x = x:clone():requires_grad_()
@@ -46,7 +56,7 @@ local function bits_of(f, x, training, plain)
   y:backward(gy)
   local all = {}
   for i, t in ipairs{y:detach(), x.grad, mean, var, count, w.grad or mean, b.grad or mean} do
-    all[i] = both.bits(t)
+    all[i] = t
   end
   return all
 end
@@ -58,7 +68,7 @@ describe("batch_norm with relu", function()
         for _, training in ipairs{true, false} do
           for _, plain in ipairs{false, true} do
             local x = maker[2](dtype)
-            assert.same(bits_of(two, x, training, plain), bits_of(one, x, training, plain), dtype)
+            same(results_of(two, x, training, plain), results_of(one, x, training, plain), dtype)
           end
         end
       end
@@ -69,7 +79,7 @@ describe("batch_norm with relu", function()
     for _, bad in ipairs{0 / 0, math.huge} do
       local x = images("float16", 2, 8, 3, 3)
       x[1][3][2][2] = bad
-      assert.same(bits_of(two, x, true), bits_of(one, x, true))
+      same(results_of(two, x, true), results_of(one, x, true))
     end
   end)
 
@@ -85,7 +95,8 @@ describe("batch_norm with relu", function()
     end
     local x1, w1 = second(two)
     local x2, w2 = second(one)
-    assert.is_true(x1:allclose(x2) and w1:allclose(w2))
+    local o = not both.exact() and {rtol = 1e-3, atol = 1e-4} or nil
+    assert.is_true(x1:allclose(x2, o) and w1:allclose(w2, o))
     assert.is_true(x1:abs():max():item() > 0)
   end)
 
@@ -126,7 +137,7 @@ describe("a batch norm module before a ReLU", function()
       nn.Conv2d(8, 2, 1)}
   end
 
-  -- The bits of a step under autocast, of y, all gradients and all state.
+  -- The results of a step under autocast, of y, all gradients and all state.
   local function step(model, x)
     local y
     do
@@ -134,9 +145,9 @@ describe("a batch norm module before a ReLU", function()
       y = model(x)
     end
     y:float():square():sum():backward()
-    local all = {y = both.bits(y:detach())}
-    for name, p in model:named_parameters() do all["g " .. name] = both.bits(p.grad) end
-    for name, t in pairs(model:state_dict()) do all[name] = both.bits(t) end
+    local all = {y = y:detach()}
+    for name, p in model:named_parameters() do all["g " .. name] = p.grad end
+    for name, t in pairs(model:state_dict()) do all[name] = t:clone() end
     return all
   end
 
@@ -149,7 +160,7 @@ describe("a batch norm module before a ReLU", function()
         for _, m in ipairs(self) do v = m(v) end
         return v
       end
-      assert.same(step(apart, x), step(fused, x))
+      same(step(apart, x), step(fused, x))
     end
   end)
 

@@ -3,6 +3,7 @@
 -- passes, double backward, checkpoints. And autograd.saved_memory, which counts.
 
 local dm = require "demilune"
+local both = require "spec.cuda.both"
 local device = require "spec.device"
 local nn, F, autograd = dm.nn, dm.nn.functional, dm.autograd
 
@@ -303,6 +304,9 @@ describe("a backward pass", function()
   end
 
   it("frees what it computed again before the next product, and writes over gradients", function()
+    if device.type == "cuda" and not both.exact() then
+      return pending "a GPU's libraries want workspace too"
+    end
     recomputing(0, function()
       for _, make in ipairs{nn.Linear, added} do
         local first, last = make(16, 64), make(64, 16)

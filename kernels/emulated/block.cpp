@@ -549,6 +549,10 @@ dm_EmulatedTile dm_emulated_tile(const void *key, const char *name, size_t size,
   if (!dynamic) tiles.static_bytes += bytes;
   if (tiles.static_bytes > STATIC_SHARED)
     blame("declares more than %d bytes of static shared memory with %s", STATIC_SHARED, name);
+  if (run.dynamic_shared <= STATIC_SHARED &&
+      tiles.static_bytes + run.dynamic_shared > STATIC_SHARED)
+    blame("wants more than %d bytes of shared memory with %s, %zu of them dynamic",
+          STATIC_SHARED, name, run.dynamic_shared);
   auto *t = &tiles.of[tiles.n++];
   t->key = key;
   t->size = size;

@@ -109,10 +109,10 @@ class Layer(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, layers, width, heads, context):
+    def __init__(self, layers, width, heads, context, vocabulary=65):
         super().__init__()
         self.transformer = nn.ModuleDict({
-            "wte": nn.Embedding(65, width), "wpe": nn.Embedding(context, width),
+            "wte": nn.Embedding(vocabulary, width), "wpe": nn.Embedding(context, width),
             "h": nn.Sequential(*(Layer(width, heads) for _ in range(layers))),
             "ln_f": nn.LayerNorm(width)})
 

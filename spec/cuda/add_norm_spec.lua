@@ -23,6 +23,8 @@ local function results(f, low, rows, len, keep_sum)
   return {sum, y, x.grad, delta.grad, w.grad, b.grad}
 end
 
+local NEAR = {float16 = 2^-10, bfloat16 = 2^-7, float32 = 1e-5}
+
 local function fused(x, delta, len, w, b) return dm.add_layer_norm(x, delta, {len}, w, b) end
 local function apart(x, delta, len, w, b)
   local sum = x + delta
@@ -41,7 +43,8 @@ describe("add_layer_norm on cuda", function()
             local got = results(fused, low or nil, 3, len, keep)
             for i, t in ipairs(want) do
               local what = ("%s, %d, result %d"):format(low, len, i)
-              assert.equal(both.bits(t:detach()), both.bits(got[i]:detach()), what)
+              -- a row of one element is all rounding, which 1 / sqrt(eps) makes larger
+              both.alike(t:detach(), got[i]:detach(), what, len == 1 and 1e-3 or NEAR[t.dtype])
             end
           end
         end

@@ -29,9 +29,10 @@ local function all_of(f, x, w, b)
 end
 
 -- make() gives x, weight, bias. Weights' gradients are sums of `terms` products.
-local function compare(what, dtype, terms, f, make)
+-- most: 1 / sqrt(eps) for rows of one element, by which the gradient's rounding grows.
+local function compare(what, dtype, terms, f, make, most)
   for part, name in ipairs{"y", "gx", "gw", "gb"} do
-    local tolerance = TOLERANCE[dtype] * (part > 2 and math.max(1, terms ^ 0.5) or 1)
+    local tolerance = TOLERANCE[dtype] * (part > 2 and math.max(1, terms ^ 0.5) or most or 1)
     both.near(("%s, %s, %s"):format(what, dtype, name), function()
       return all_of(f, make())[part]
     end, tolerance)
@@ -48,7 +49,7 @@ describe("layer_norm and group_norm on cuda", function()
       local rows = len < 1000 and 7 or 2
       compare("rows of " .. len, "float32", rows, layer(len), function()
         return wave("float32", 3, rows, len), wave("float32", 1, len), wave("float32", 0, len)
-      end)
+      end, len == 1 and not both.exact() and 317 or nil)
     end
   end)
 
@@ -294,11 +295,11 @@ describe("batch_norm by cuDNN", function()
       end})
     end
   ]]
-  it_counts("runs relu with the norm, and masks the gradient with the norm's", function()
+  it_counts("runs relu with the norm; a kernel of ours masks the gradient", function()
     local n = counts("DEMILUNE_NO_FALLBACK=1", RELU)
-    assert.equal(18, n.cudnnBackendExecuteGraph)
-    assert.equal(0, n.cudnnBackendExecuteNorm)
-    assert.equal(0, own(n))
+    assert.equal(9, n.cudnnBackendExecuteGraph)
+    assert.equal(9, n.cudnnBackendExecuteNorm)
+    assert.equal(9, n.apply_kernel + n.apply_columns_kernel)
   end)
 
   it_counts("leaves relu that it refuses to our own kernels", function()
