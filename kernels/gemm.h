@@ -10,6 +10,9 @@ extern "C" {
 
 #include "op/linear/matmul.h"
 
+/* The product by cuBLASLt, or else by our own kernel (matmul.c). *p is changed. */
+dm_status dm_cuda_multiply(dm_Product *p);
+
 /* The product by our own kernel (gemm.cu): every dtype but bool and every stride, but no
    row_sums. */
 dm_status dm_cuda_gemm(const dm_Product *p);

@@ -11,7 +11,7 @@ static dm_status by_own_kernel(const dm_Product *p) {
   DM_TRY(dm_plan_fallback("a matrix product"));
   return dm_cuda_gemm(p);
 }
-static dm_status multiply(dm_Product *p) {
+dm_status dm_cuda_multiply(dm_Product *p) {
   bool done;
   dm_product_reduce(p);
   DM_TRY(dm_lt_multiply(p, &done));
@@ -23,7 +23,7 @@ dm_status matmul_cuda(dm_Call *c) {
   if (c->out[0]->numel == 0) return DM_OK;
   dm_Product p;
   dm_product_of(&p, c->in[0], c->in[1], c->out[0]);
-  return multiply(&p);
+  return dm_cuda_multiply(&p);
 }
 
 /* c = beta input + alpha a b; the input, if it counts, is copied to c first. */
@@ -32,7 +32,7 @@ dm_status addmm_cuda(dm_Call *c) {
   dm_Product p;
   dm_addmm_product(&p, c);
   if (p.beta != 0) DM_TRY(dm_cuda_copy(c->out[0], c->in[0]));
-  return multiply(&p);
+  return dm_cuda_multiply(&p);
 }
 
 /* c = activation(a b + bias). If cuBLASLt refuses the activation it may take the product
@@ -41,7 +41,7 @@ static dm_status multiply_activated(dm_Product *p, dm_Call *c) {
   const dm_Activation a = (dm_Activation)DM_ATTR(dm_ActivationAttr, c)->activation;
   dm_Tensor *before = c->out[c->n_out - 1];
   bool done;
-  if (a == DM_ACTIVATION_NONE) return multiply(p);
+  if (a == DM_ACTIVATION_NONE) return dm_cuda_multiply(p);
   dm_product_reduce(p);
   p->activation = a;
   if (c->n_out > 1) p->before = dm_tensor_data(before);
@@ -81,7 +81,7 @@ dm_status addmm_backward_cuda(dm_Call *c) {
     p.column_sums = NULL;
   }
   DM_TRY(dm_cuda_sum(gb, gy, 1));
-  return gw->numel > 0 ? multiply(&p) : DM_OK;
+  return gw->numel > 0 ? dm_cuda_multiply(&p) : DM_OK;
 }
 
 /* The gradients of linear: gw = gy^T x, and gb, the sum of gy's rows. Without an activation gb
@@ -106,5 +106,5 @@ dm_status linear_backward_cuda(dm_Call *c) {
     p.row_sums = NULL;
   }
   if (plain) DM_TRY(dm_cuda_sum(gb, gy, 1));
-  return gw->numel > 0 ? multiply(&p) : DM_OK;
+  return gw->numel > 0 ? dm_cuda_multiply(&p) : DM_OK;
 }

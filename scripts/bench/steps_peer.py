@@ -2,7 +2,7 @@
 
     python3 steps_peer.py MODE NAME...
 
-MODE is eager or a mode of torch.compile. One line of JSON per model, as it comes: milliseconds of
+MODE is eager or a mode of torch.compile ("reduce-overhead" is the one with CUDA graphs). One line of JSON per model, as it comes: milliseconds of
 a step, the peak of memory in bytes, seconds until the first step was done. Optimizers are fused,
 images are channels last, cudnn.benchmark is on. ViT and BERT are torchvision's and transformers',
 where they are installed.
