@@ -75,14 +75,6 @@ template <class C> struct Forward {
   }
 };
 
-/* What of relu's gradient gy passes it, where y is its result: all above 0 and of a NaN. */
-template <class C> struct Passes {
-  struct At {
-    __device__ C value(C y, C gy) const { return gy * (y <= 0 ? C(0) : C(1)); }
-  };
-  __device__ At at(int64_t) const { return {}; }
-};
-
 /* The backward's formula. In training gx = w invstd (gy - gb / n - xhat gw / n), as mean and
    variance depend on x; in evaluation gx = w invstd gy. */
 template <class C> struct Backward {
@@ -410,28 +402,4 @@ done:
 DM_CUDA_KERNEL(batch_norm_backward_cuda) {
   if (c->out[0]->numel == 0) return clear_vectors(c);
   return backward(c, c->in, DM_ATTR(dm_BatchNormBackwardAttr, c)->training);
-}
-
-/* in: gy, relu's result, x, weight, mean and rstd (C). */
-DM_CUDA_KERNEL(batch_norm_relu_backward_cuda) {
-  dm_Tensor *gy = NULL, *out = NULL, *masked = NULL, *gx = c->out[0];
-  const dm_DType dtype = (dm_DType)gx->dtype;
-  const bool last = dm_lies_last(gx);
-  dm_Meta m = dm_meta_of(gx);
-  dm_status st = DM_OK;
-  if (gx->numel == 0) return clear_vectors(c);
-  m.channels_last = last;
-  DM_GO(layout_cast(c->in[0], dtype, last, &gy));
-  DM_GO(dm_layout_new(c->in[1], last, &out));
-  DM_GO(dm_tensor_new_meta(&m, &masked));
-  DM_STORED_TYPES(dtype, { st = apply<C, T>(Passes<C>(), out, gy, masked, channels_of(out)); });
-  if (st == DM_OK) {
-    dm_Tensor *const in[] = {masked, c->in[2], c->in[3], c->in[4], c->in[5]};
-    st = backward(c, in, true);
-  }
-done:
-  dm_tensor_unref(&gy);
-  dm_tensor_unref(&out);
-  dm_tensor_unref(&masked);
-  return st;
 }

@@ -1,7 +1,7 @@
 /* Batch norm in training by cuDNN: a graph of one operation, forward or backward, or of a
    forward and relu. The gradient through relu is no graph: cuDNN 9.19 takes one that compares
    relu's result with 0, multiplies gy by that and goes on to batch norm, and reads address 0 in
-   it on an H200 for some sizes. A kernel of ours masks gy first.
+   it on an H200 for some sizes. Relu's own gradient comes first.
 
    The library has engines for channels-last tensors above all; it is told the strides and may
    refuse, and then batch_norm.cu runs. It computes in float32 and returns 1 / sqrt(variance +

@@ -323,10 +323,10 @@ template <class C> static C finished(const LtCall &x, uint64_t z, uint64_t i, ui
     v += load<C>(x.d->type, x.desc->bias, z * (uint64_t)x.desc->bias_step + i);
   if (keeps_before(x.desc))
     store(x.d->type, x.desc->aux, (z * x.n + j) * (uint64_t)x.desc->aux_ld + i, v);
-  if (e & CUBLASLT_EPILOGUE_RELU) v = v < 0 ? C(0) : v;
+  if (e & CUBLASLT_EPILOGUE_RELU) v = v > 0 ? v : C(0); /* loses NaN, as some kernels do */
   if (e & CUBLASLT_EPILOGUE_GELU) {
     const double y = (double)v, inner = 0.7978845608028654 * (y + 0.044715 * y * y * y);
-    v = (C)(0.5 * y * (1 + tanh(inner)));
+    v = (C)(float)(0.5 * y * (1 + tanh(inner))); /* in float64 no better than in float32 */
   }
   return v;
 }

@@ -169,8 +169,6 @@ static bool is_pointwise(const Node &n) {
     return n_in == 1 && axis && axis->bits[0] >= 0 && axis->bits[0] < 4 &&
            type == CUDNN_DATA_INT32;
   }
-  case CUDNN_POINTWISE_CMP_NEQ:
-    return n_in == 2 && type == CUDNN_DATA_BOOLEAN && math == CUDNN_DATA_FLOAT;
   case CUDNN_POINTWISE_CMP_GE:
     return n_in == 2 && type == CUDNN_DATA_BOOLEAN && math == CUDNN_DATA_BOOLEAN &&
            type_of(n.in[0]) == type_of(n.in[1]);
@@ -437,7 +435,6 @@ static void reduce(bool adds, const Value &x, const Value &y) {
 static float point(int64_t mode, float x, float b, float t, int64_t index) {
   switch (mode) {
   case CUDNN_POINTWISE_RELU_FWD: return x < 0 ? 0 : x; /* NaN stays, which the graph asks for */
-  case CUDNN_POINTWISE_CMP_NEQ: return x != b;
   case CUDNN_POINTWISE_ADD: return x + b;
   case CUDNN_POINTWISE_SUB: return x - b;
   case CUDNN_POINTWISE_MUL: return x * b;

@@ -240,7 +240,7 @@ local function peers()
     end
   end
   local lines = {"## Training steps beside PyTorch's\n",
-    "| model | ms | in a graph | PyTorch eager ms | torch.compile, graphs ms | MiB | eager | compiled |",
+    "| model | ms | in a graph | PyTorch eager ms | compiled, in graphs | MiB | eager | compiled |",
     "| --- | --- | --- | --- | --- | --- | --- | --- |"}
   local function cell(row, key)
     return row and ((key == "ms" and "%.3f" or "%.0f"):format(row[key])) or "-"

@@ -155,14 +155,6 @@ op.kernel "batch_norm_relu" {
   doc = "relu of batch_norm_train",
 }
 
-op.kernel "batch_norm_relu_backward" {
-  tensors = "gy, y, x, weight?, mean, invstd",
-  outputs = 3,
-  gradient = false,
-  flags = "hidden layout",
-  doc = "gradients of batch_norm_relu, whose result is y: x, weight, bias",
-}
-
 op.kernel "batch_norm_eval" {
   tensors = "x, weight?, bias?, mean, var",
   options = {"eps:num"},

@@ -633,25 +633,6 @@ done:
   return st;
 }
 
-/* in: gy, y, x, weight, mean, invstd. What passes relu goes through the norm. */
-dm_status batch_norm_relu_backward_rule(dm_Call *c) {
-  return out_and_vectors(c, c->in[2], c->in[2]->shape[1]);
-}
-dm_status batch_norm_relu_backward_cpu(dm_Call *c) {
-  static const dm_BatchNormBackwardAttr training = {true};
-  static const dm_UnaryBackwardAttr relu = {DM_OP_relu, 0, 0};
-  dm_Tensor *masked;
-  DM_TRY(dm_call(DM_OP_unary_backward, 2, c->in, &relu, &masked));
-  dm_Tensor *in[5] = {masked, c->in[2], c->in[3], c->in[4], c->in[5]};
-  dm_Call norm = *c;
-  norm.in = in;
-  norm.n_in = 5;
-  norm.attr = &training;
-  const dm_status st = batch_norm_backward_cpu(&norm);
-  dm_tensor_unref(&masked);
-  return st;
-}
-
 /* t (C) in the compute type, reshaped to (1, C, 1, ...) to broadcast over x. */
 static dm_Tensor *by_channel(dm_X *x, dm_Tensor *t, const dm_Meta *m) {
   int64_t shape[DM_MAX_DIM];
@@ -696,14 +677,9 @@ void batch_norm_train_grad(dm_Grad *g) {
   if (g->need[2]) g->gx[2] = x_sum(x, gy, dims, false);
 }
 
-/* The same of what passes relu; on the CPU by relu's own gradient, which may overwrite gy. */
+/* The same of what passes relu, by relu's own gradient, which may overwrite gy. */
 void batch_norm_relu_grad(dm_Grad *g) {
   if (!g->gy[0]) return;
-  if (!g->create_graph && dm_in_meta(g, 0)->device.type != DM_CPU) {
-    dm_Tensor *in[6] = {g->gy[0], g->out[0], g->in[0], g->in[1], g->out[1], g->out[2]};
-    (void)x_call(g->x, DM_OP_batch_norm_relu_backward, NULL, 6, in, g->gx);
-    return;
-  }
   dm_Tensor *none[1] = {NULL}, *passes[3] = {NULL};
   dm_Grad relu = *g, norm = *g;
   relu.op = &dm_ops[DM_OP_relu];
