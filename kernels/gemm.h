@@ -17,7 +17,7 @@ dm_status dm_cuda_multiply(dm_Product *p);
    row_sums. */
 dm_status dm_cuda_gemm(const dm_Product *p);
 
-/* The product by cuBLASLt (lt.c), with row_sums and every activation except gelu's erf form.
+/* The product by cuBLASLt (lt.c), with row_sums and, but for float64, gelu's tanh form.
  *done is false if it is missing or refuses; nothing was written then. */
 dm_status dm_lt_multiply(const dm_Product *p, bool *done);
 
