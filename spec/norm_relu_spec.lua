@@ -193,3 +193,44 @@ describe("a batch norm module before a ReLU", function()
     assert.equal(0, nn.Module.then_relu(nn.Identity(), relu, x):min():item())
   end)
 end)
+
+describe("add_relu", function()
+  it("has the bits of the sum's relu, forward and backward, broadcast and in place", function()
+    for _, dtype in ipairs{"float32", "float16", "bfloat16", "float64"} do
+      for _, shape in ipairs{{3, 8, 5, 5}, {8, 1, 5}, {5}} do
+        local function run(f)
+          local x, other = rows(dtype, 3, 8, 5, 5), rows(dtype, table.unpack(shape))
+          if dtype == "float16" then x[1][2][3][4], x[2][1][1][1] = 0 / 0, math.huge end
+          x:requires_grad_()
+          other:requires_grad_()
+          local y = f(x * 1, other)
+          y:backward(rows(dtype, 3, 8, 5, 5))
+          return {y = y:detach(), gx = x.grad, other = other.grad}
+        end
+        local want = run(function(x, other) return (x + other):relu() end)
+        for _, f in ipairs{dm.add_relu, function(x, other) return x:add_relu_(other) end} do
+          local got = run(f)
+          for name, t in pairs(want) do assert.equal(both.bits(t), both.bits(got[name]), name) end
+        end
+      end
+    end
+    assert.same({0, 3, 0}, dm.add_relu(dm.tensor{-2, 1, 0}, dm.tensor{1, 2, 0}):totable())
+  end)
+
+  it("ends a residual block, unless a hook or a relu of another kind is there", function()
+    dm.manual_seed(3)
+    local block = dm.models.resnet18{num_classes = 2}.layer1[1]
+    local x, sums = rows("float32", 2, 64, 8, 8), {}
+    local want = block(x):detach()
+    local hook = block.relu:register_forward_hook(function(_, inputs)
+      sums[#sums + 1] = inputs[1]:min():item()
+    end)
+    assert.is_true(dm.equal(want, block(x)))
+    assert.is_true(#sums == 2)
+    hook:remove()
+    local Twice = nn.ReLU:extend "Twice"
+    function Twice.forward(_, v) return dm.relu(v) * 2 end
+    block.relu = Twice()
+    assert.is_false(dm.equal(want, block(x)))
+  end)
+end)

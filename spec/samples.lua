@@ -142,6 +142,10 @@ for _, name in ipairs{"add", "sub", "mul"} do
     {x(-2, 2, 2, 3), x(-2, 2, 2, 3)}, {x(-2, 2, 2, 3), x(-2, 2, 3)}, {x(-2, 2, 2, 1), 1.5},
   }
 end
+samples.add_relu = { -- sums away from relu's corner
+  {off_zero(2, 2, 3), x(-0.1, 0.1, 2, 3)}, {off_zero(2, 2, 3), x(-0.1, 0.1, 3)},
+  {off_zero(2, 3), 0.1},
+}
 table.insert(samples.add, {x(-2, 2, 2, 3), x(-2, 2, 2, 1), {alpha = -0.5}})
 table.insert(samples.sub, {x(-2, 2, 2, 3), x(-2, 2, 2, 1), {alpha = 2}})
 samples.div = {{x(-2, 2, 2, 3), x(0.5, 2, 2, 3)}, {x(-2, 2, 2, 3), x(0.5, 2, 3)}, {x(1, 2, 2), 3}}
@@ -198,8 +202,8 @@ for _, name in ipairs{"logical_not", "isnan", "isinf", "isfinite", "signbit"} do
   samples[name] = {{const(-1, 1, 2, 3), grad = false}}
 end
 
-local POINTWISE = {"clamp", "add", "sub", "mul", "div", "pow", "atan2", "fmod", "remainder",
-  "maximum", "minimum", "where", "lerp", "addcmul", "addcdiv", "abs", "sign", "relu",
+local POINTWISE = {"clamp", "add", "add_relu", "sub", "mul", "div", "pow", "atan2", "fmod",
+  "remainder", "maximum", "minimum", "where", "lerp", "addcmul", "addcdiv", "abs", "sign", "relu",
   "leaky_relu", "elu", "hardtanh", "floor", "ceil", "round", "trunc", "eq", "ne", "lt",
   "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan",
   "isinf", "isfinite", "hardsigmoid", "hardswish", "relu6", "softshrink", "hardshrink",

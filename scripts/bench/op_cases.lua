@@ -72,6 +72,7 @@ add("activation", "threshold", "n:RxC", {options = ":0.1&:20"})
 add("activation", "prelu", "n:RxC n:1")
 add("activation", "glu", "n:Rx2C", {options = ":-1"})
 
+add("binary", "add_relu", "n:RxC n:RxC", {layouts = LAYOUTS})
 add("binary", "add sub mul maximum minimum", "n:RxC n:RxC", {dtypes = NUMBERS, layouts = LAYOUTS})
 add("binary", "div fmod remainder", "n:RxC p:RxC", {dtypes = NUMBERS, layouts = LAYOUTS})
 add("binary", "pow xlogy special_xlog1py", "p:RxC p:RxC", {layouts = LAYOUTS})

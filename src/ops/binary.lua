@@ -8,6 +8,12 @@ op.binary "add" {
   doc = "x + alpha * other",
 }
 
+op.binary "add_relu" {
+  tensors = "x#, other#",
+  saves = "O0",
+  doc = "relu of x + other, in one pass: the end of a residual block",
+}
+
 op.binary "sub" {
   tensors = "x#, other#",
   options = {"alpha:num=1"},

@@ -24,7 +24,7 @@ end
 
 -- A batch norm saves its input, so that its output may change in place.
 local function joined(self, y, x)
-  return self.relu(y:add_(self.downsample and self.downsample(x) or x))
+  return nn.Module.add_then_relu(self.relu, y, self.downsample and self.downsample(x) or x)
 end
 
 -- Frees the handle of an activation between two convolutions, where nobody else has it.

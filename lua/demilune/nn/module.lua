@@ -670,6 +670,19 @@ function Module.then_relu(module, relu, x)
   return relu(module(x))
 end
 
+--- relu(y:add_(x)), in one pass where relu is a ReLU that no hook looks at.
+---@param relu table a module, applied to the sum
+---@param y userdata a tensor, which is overwritten
+---@param x userdata a tensor that broadcasts to y's shape
+---@return userdata the result, of y's shape
+function Module.add_then_relu(relu, y, x)
+  if type(relu) == "table" and relu.relu_forward and relu.forward == relu.relu_forward
+    and not relu:is_observed() then
+    return y:add_relu_(x)
+  end
+  return relu(y:add_(x))
+end
+
 --- fn(module) is called before each forward and returns the id of the module path
 --- (core._module_number) that is set again after it, also after an error. nil ends this.
 function Module.observe(fn) observer[1] = fn end

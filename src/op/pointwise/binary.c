@@ -8,6 +8,7 @@
    A gradient is computed for the broadcast shape, with no regard to which operand was
    repeated; the tape sums it to the operand's own shape. */
 #include "op/pointwise/binary.h"
+#include "op/pointwise/unary.h"
 
 #include "base/constants.h"
 #include "base/error.h"
@@ -141,6 +142,15 @@ void add_grad(dm_Grad *g) {
   const double alpha = DM_ATTR(dm_AlphaAttr, g)->alpha;
   if (g->need[0]) g->gx[0] = g->gy[0];
   if (g->need[1]) g->gx[1] = alpha == 1 ? g->gy[0] : x_scale(g->x, g->gy[0], alpha);
+}
+
+/* y = relu(a + b): what of gy passes relu, to both. */
+void add_relu_grad(dm_Grad *g) {
+  const double none[2] = {0, 0};
+  dm_Tensor *passes =
+      x_unary_back(g->x, DM_OP_relu, none, g->gy[0], g->out[0], g->create_graph);
+  for (int i = 0; i < 2; i++)
+    if (g->need[i]) g->gx[i] = passes;
 }
 
 /* y = a - alpha b: gy, and -alpha gy. */

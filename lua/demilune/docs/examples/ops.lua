@@ -38,6 +38,8 @@ return {
     local sum, y = F.add_layer_norm(x, delta, {2})
     sum  --> {{1, 5}}
     y  --> {{-1, 1}}]],
+  add_relu = [[
+    dm.add_relu(dm.tensor{1.0, -2.0, 3.0}, dm.tensor{1.0, 1.0, -4.0})  --> {2, 0, 0}]],
   addbmm = [[
     local a, b = dm.ones(10, 2, 3), dm.ones(10, 3, 2)
     dm.addbmm(dm.zeros(2, 2), a, b)  --> {{30, 30}, {30, 30}}]],
