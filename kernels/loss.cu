@@ -21,14 +21,6 @@ extern "C" {
 
 static __device__ inline float power(float v) { return expf(v); }
 static __device__ inline double power(double v) { return exp(v); }
-/* exp(z - shift) for logits of type T: of 16 bits by one product and the GPU's own power of 2,
-   whose error, of 2^-22 or that of a shift of many bits, does not show beside their rounding.
- */
-static constexpr float LOG2_E = 1.44269504088896340736f;
-template <class T, class C> static __device__ inline C exp_less(C z, C shift) {
-  if constexpr (dm_same_type<T, dm_Low>) return dm_power_of_2(fmaf(z, LOG2_E, shift * -LOG2_E));
-  else return power(z - shift);
-}
 static __device__ inline float logarithm(float v) { return logf(v); }
 static __device__ inline double logarithm(double v) { return log(v); }
 
@@ -206,17 +198,17 @@ template <class C> struct JoinSoft {
       s.sum += power(z - s.max);
     }
   }
-  /* V logits at once, of type T before they were converted. */
-  template <class T, int V> __device__ void add_run(Soft<C> &s, const C *z) const {
+  /* V logits at once. */
+  template <int V> __device__ void add_run(Soft<C> &s, const C *z) const {
     C top = z[0];
     for (int i = 1; i < V; i++) top = z[i] > top ? z[i] : top;
     if (top > s.max) {
-      s.sum *= exp_less<T>(s.max, top);
+      s.sum *= power(s.max - top);
       s.max = top;
     }
     /* Of an infinity: NaN. Of a run of nothing but -infinity: 0. */
     const C shift = s.max == -INFINITY ? C(0) : s.max;
-    for (int i = 0; i < V; i++) s.sum += exp_less<T>(z[i], shift);
+    for (int i = 0; i < V; i++) s.sum += power(z[i] - shift);
   }
   __device__ void join(Soft<C> &s, const Soft<C> &o) const {
     if (o.max > s.max) {
@@ -250,7 +242,7 @@ template <class C, class T> struct Row {
   /* Calls f(k, v) for each of this thread's runs: V logits v, from class k on. Several loads
      are on their way at once. */
   template <int V, class F> __device__ void each(const F &f) const {
-    const int many = V > 1 ? 4 : 1, stride = lanes * V;
+    const int many = V > 1 ? 64 / (V * (int)sizeof(T)) : 1, stride = lanes * V;
     for (int64_t first = lane * V; first < n; first += many * stride) {
       dm_Run<T, V> run[many];
       DM_UNROLLED
@@ -273,7 +265,7 @@ template <class C, class T> struct Row {
     const JoinSoft<C> reducer;
     Soft<C> s = reducer.start();
     each<V>([&](int64_t, const C *v) {
-      if constexpr (V > 1) reducer.template add_run<T, V>(s, v);
+      if constexpr (V > 1) reducer.template add_run<V>(s, v);
       else reducer.add(s, v[0]);
     });
     s = reduced(reducer, s);
@@ -372,7 +364,7 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
     }
     const C scale = g * p_scale;
     row.template each<V>([&](int64_t k, C *z) {
-      for (int e = 0; e < V; e++) z[e] = label < 0 ? C(0) : scale * exp_less<T>(z[e], lse);
+      for (int e = 0; e < V; e++) z[e] = label < 0 ? C(0) : scale * power(z[e] - lse);
       for (int e = 0; label >= 0 && smoothing > 0 && e < V; e++)
         z[e] -= g * (soft * rows.weight.at(k + e, C(1)));
       if (label >= k && label < k + V)
@@ -449,17 +441,21 @@ template <class C> static Result<C> each_of(dm_Tensor *out, int64_t reduction) {
 static int lanes_of(const dm_LossRows &r) {
   return r.inner > 1 ? 1 : r.c <= 4096 ? 32 : (int)DM_THREADS;
 }
-/* Whether rows may be read in words of 16 bytes. */
+/* Logits per load: as many for 16 bits as for float32, so that both add in one order and the
+   loss of 16-bit logits has the bits of float32's. */
+template <class T> static constexpr int row_run() {
+  return dm_run_size<T>() < 4 ? dm_run_size<T>() : 4;
+}
+/* Whether rows may be read so many logits at a time. */
 template <class T> static bool row_runs(const dm_LossRows &r, const void *x, const void *y) {
-  return r.inner == 1 && r.c % dm_run_size<T>() == 0 &&
-         (((uintptr_t)x | (uintptr_t)y) & 15) == 0;
+  return r.inner == 1 && r.c % row_run<T>() == 0 && (((uintptr_t)x | (uintptr_t)y) & 15) == 0;
 }
 
 /* Launches the forward of cross_entropy. */
 template <class C, class T>
 static dm_status cross(const LabelRows &rows, const Held &h, double smoothing, Result<C> each,
                        const One<C> &one) {
-  const int lanes = lanes_of(rows.r), V = dm_run_size<T>();
+  const int lanes = lanes_of(rows.r), V = row_run<T>();
   const unsigned blocks = dm_blocks(rows.r.n * lanes);
   const dm_From<T> x = from_of<T>(h.x.t);
   Share<C> *shares = (Share<C> *)(void *)h.shares.p;
@@ -526,7 +522,7 @@ static dm_status total_of(const LabelRows &rows, const Held &h, int64_t reductio
 template <class C, class T>
 static dm_status cross_backward(const LabelRows &rows, const Held &h,
                                 const dm_CrossEntropyAttr *a, dm_Tensor *out) {
-  const int lanes = lanes_of(rows.r), V = dm_run_size<T>();
+  const int lanes = lanes_of(rows.r), V = row_run<T>();
   const unsigned blocks = dm_blocks(rows.r.n * lanes);
   const dm_From<T> x = from_of<T>(h.x.t);
   const dm_To<T> gx = to_of<T>(out);

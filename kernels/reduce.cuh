@@ -116,16 +116,6 @@ template <class C> static __device__ inline C dm_block_max(C v) {
 /* ---- functions of float and double ---- */
 
 static __device__ inline float dm_exp(float v) { return expf(v); }
-/* 2^v by the GPU's own instruction, within 2 units in the last place; 0 below 2^-126. */
-static DM_HD inline float dm_power_of_2(float v) {
-#ifdef __CUDA_ARCH__
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(v));
-  return y;
-#else
-  return exp2f(v);
-#endif
-}
 static __device__ inline double dm_exp(double v) { return exp(v); }
 static __device__ inline float dm_log(float v) { return logf(v); }
 static __device__ inline double dm_log(double v) { return log(v); }

@@ -41,6 +41,13 @@ template <template <class> class Fn> struct Group : UsualGroup<dm_unpacked<Fn>> 
   template <> struct Group<NAME##_backward> { typedef GROUP type; };
 /* Formulas that are long, or keep tables on the stack. */
 #define SPECIAL(NAME) RARE(NAME) GROUP(NAME, special_formulas)
+#ifdef __CUDA_ARCH__
+static __device__ inline float power_of_2(float v) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(v));
+  return y;
+}
+#endif
 #define real float
 #define F(NAME) NAME##32
 #define sin dm_sin
@@ -49,7 +56,7 @@ template <template <class> class Fn> struct Group : UsualGroup<dm_unpacked<Fn>> 
 #ifdef __CUDA_ARCH__
 /* The GPU's own power of 2 and its reciprocal, each within 2 units in the last place: with the
    library's gelu would be bound by arithmetic, not by memory. */
-#define GELU_EXP(x) dm_power_of_2((x)*1.44269504088896340736f)
+#define GELU_EXP(x) power_of_2((x)*1.44269504088896340736f)
 #define GELU_QUOTIENT(x, y) __fdividef(x, y)
 #endif
 #include "base/scalar.inc"

@@ -49,6 +49,10 @@ static __device__ inline void store_run(dm_To<T> p, int64_t i, const C *v) {
     __stcs((uint4 *)to, *(const uint4 *)&run);
     return;
   }
+  if constexpr (passing && sizeof run == sizeof(uint2)) {
+    __stcs((uint2 *)to, *(const uint2 *)&run);
+    return;
+  }
 #endif
   *to = run;
 }

@@ -53,13 +53,16 @@ end
 
 local engine = {}
 
--- A checkpoint of a function of lists of tensors.
+-- A checkpoint of a function of lists of tensors; a call that fails has none.
 function run.checkpoint(fn)
   local lists
   local flat = table.pack(dm.nn.utils.checkpoint(function()
     local all = {}
     lists = table.pack(fn())
-    for _, list in ipairs(lists) do table.move(list, 1, #list, #all + 1, all) end
+    for k = 1, lists.n do
+      lists[k] = lists[k] or {}
+      table.move(lists[k], 1, #lists[k], #all + 1, all)
+    end
     return table.unpack(all)
   end))
   local at, given = 0, {}
@@ -418,11 +421,12 @@ local function leaves_of(program, values)
 end
 
 -- Text on the first gradient that differs, or has not its leaf's dtype.
-local function differing_gradients(program, values, items, others_values, others)
+local function differing_gradients(program, values, items, others_values, others, seen)
   local leaves, names = leaves_of(program, values)
   local ok, got = pcall(run.gradients, outs_of(items), leaves, program.backward)
   local by_hand, want = pcall(run.gradients, outs_of(others), leaves_of(program, others_values),
     program.backward)
+  if seen then seen("backward", ok) end
   if ok ~= by_hand then
     return ("backward: %s, by hand %s"):format(ok and "no error" or tostring(got),
       by_hand and "no error" or tostring(want))
@@ -452,19 +456,20 @@ function run.by_hand(program, tables, log)
   return by_hand
 end
 
-local function compared(program, regions, by_hand, casts)
+local function compared(program, regions, by_hand, casts, seen)
   local text = differing_results(regions.items, by_hand.items)
   if text then return text end
   local wanted = by_hand.casts - by_hand.uncounted
   if casts ~= wanted then return ("%d casts, by hand %d"):format(casts, wanted) end
   if program.backward == 0 then return nil end
   return differing_gradients(program, regions.values, regions.items, by_hand.values,
-    by_hand.items)
+    by_hand.items, seen)
 end
 
 -- The first difference between the two runs as text, or nil. tables: the policies that casts by
--- hand follow (rules.tables). seen(name, ok) is told of each call. Nothing is compared where the
--- lists do not say what a call does: nil, true. Only neighbours of a program are such.
+-- hand follow (rules.tables). seen(name, ok) is told of each call, and of "backward". Nothing is
+-- compared where the lists do not say what a call does: nil, true. Only neighbours of a program are
+-- such.
 function run.difference(program, tables, seen)
   local before = amp.cast_count()
   local regions = setmetatable({values = new_values(program), items = {}}, engine)
@@ -475,7 +480,7 @@ function run.difference(program, tables, seen)
   for _, item in ipairs(seen and not by_hand.unsaid and regions.items or {}) do
     seen(item.node.call and item.node.call.name or item.node.custom, item.ok)
   end
-  local text = not by_hand.unsaid and compared(program, regions, by_hand, casts) or nil
+  local text = not by_hand.unsaid and compared(program, regions, by_hand, casts, seen) or nil
   for _, held in ipairs{regions.values, regions.items, by_hand.values, by_hand.items,
     by_hand.names} do let_go(held) end
   return text, by_hand.unsaid
