@@ -13,7 +13,7 @@
 
 enum { CELL_TANH, CELL_RELU, CELL_LSTM, CELL_GRU };
 
-/* A step's rows of all sequences; NULL for what is not there. C is the compute type. */
+/* A step's rows of all sequences; absent ones are NULL. C is the compute type. */
 template <class C> struct RnnStep {
   int kind, dtype;
   int64_t batch, hidden, gates, width; /* numbers that a unit's memory has */

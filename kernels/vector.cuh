@@ -44,7 +44,7 @@ static __device__ inline void store_run(dm_To<T> p, int64_t i, const C *v) {
     to = (dm_Run<T, V> *)(p + i);
   }
 #ifdef __CUDACC__
-  /* Results that leave the cache to what is read again. */
+  /* Such results are evicted first, before data that is read again. */
   if constexpr (passing && sizeof run == sizeof(uint4)) {
     __stcs((uint4 *)to, *(const uint4 *)&run);
     return;

@@ -208,7 +208,7 @@ local function sanitizer()
     elseif status ~= 99 and summary:find "SUMMARY: 0 " then clean = clean + 1
     else problems[#problems + 1] = ("%s: %s"):format(job.name, summary) end
   end)
-  part("sanitizer", started, #problems == 0,
+  part("sanitizer", started, #problems == 0 and clean > 0,
     ("%d of %d runs clean, %d with errors, %d not done"):format(clean, #jobs, #problems, late),
     problems)
 end
@@ -254,7 +254,7 @@ local function peers()
   end
   found.tables[#found.tables + 1] = table.concat(lines, "\n")
   print(found.tables[#found.tables])
-  part("peers", started, true, ("%d of PyTorch's steps"):format(count))
+  part("peers", started, count > 0, ("%d of PyTorch's steps"):format(count))
 end
 
 local function benchmark(name)

@@ -660,26 +660,27 @@ function Module.hold_nothing(...)
   return true
 end
 
+-- Whether relu is an nn.ReLU with no hook of its own.
+local function is_plain_relu(relu)
+  return type(relu) == "table" and relu.relu_forward ~= nil and relu.forward == relu.relu_forward
+    and not relu._has_hooks
+end
+
 --- relu(module(x)), as one op where the module can (see the head of this file) and relu is an
 --- nn.ReLU that nothing observes.
 function Module.then_relu(module, relu, x)
-  local can = type(module) == "table" and type(relu) == "table" and module.can_fuse_relu
-  if can and relu.forward == relu.relu_forward and not relu._has_hooks and can(module) then
-    return module(x, "relu")
-  end
+  local can = type(module) == "table" and module.can_fuse_relu
+  if can and is_plain_relu(relu) and can(module) then return module(x, "relu") end
   return relu(module(x))
 end
 
---- relu(y:add_(x)), in one pass where relu is a ReLU that no hook looks at.
+--- relu(y:add_(x)), in one pass where relu is an nn.ReLU that nothing observes.
 ---@param relu table a module, applied to the sum
 ---@param y userdata a tensor, which is overwritten
 ---@param x userdata a tensor that broadcasts to y's shape
 ---@return userdata the result, of y's shape
 function Module.add_then_relu(relu, y, x)
-  if type(relu) == "table" and relu.relu_forward and relu.forward == relu.relu_forward
-    and not relu:is_observed() then
-    return y:add_relu_(x)
-  end
+  if is_plain_relu(relu) and not observer[1] then return y:add_relu_(x) end
   return relu(y:add_(x))
 end
 
