@@ -26,8 +26,8 @@ static dm_status run(dm_Node *n, dm_Tensor **in, dm_Tensor **out) {
   dm_status st = DM_OK;
   for (int i = 1; i < 3 && st == DM_OK; i++)
     st = dm_saved_get(&n->saved_out[i], n, &all[2 + i]);
-  if (st == DM_OK) st = dm_call(DM_OP_batch_norm_eval, 5, all, n->attr, out);
-  if (st == DM_OK && relu) st = dm_call_inplace(DM_OP_relu, 1, out, NULL);
+  const int op = relu ? DM_OP_batch_norm_relu_eval : DM_OP_batch_norm_eval;
+  if (st == DM_OK) st = dm_call(op, 5, all, n->attr, out);
   dm_tensor_unref(&all[3]);
   dm_tensor_unref(&all[4]);
   return st;

@@ -152,7 +152,7 @@ op.kernel "batch_norm_relu" {
   saves = "I0 I1 I2 O0 O1 O2",
   flags = "hidden layout cheap",
   attr = "dm_EpsAttr",
-  doc = "relu of batch_norm_train",
+  doc = "relu of batch_norm_train; the CPU does not save it",
 }
 
 op.kernel "batch_norm_eval" {
@@ -164,11 +164,34 @@ op.kernel "batch_norm_eval" {
   doc = "batch_norm by the given mean and variance",
 }
 
+op.kernel "batch_norm_relu_eval" {
+  tensors = "x, weight?, bias?, mean, var",
+  options = {"eps:num"},
+  rule = "batch_norm_eval_rule",
+  cuda = false,
+  gradient = false,
+  flags = "hidden layout",
+  attr = "dm_EpsAttr",
+  doc = "relu of batch_norm_eval, which computes a batch_norm_relu again on the CPU",
+}
+
 op.kernel "batch_norm_backward" {
-  tensors = "gy, x, weight?, mean, invstd",
-  options = {"training:bool"},
+  tensors = "gy, x, weight?, mean, var",
+  options = {"eps:num", "training:bool"},
   outputs = 3,
   gradient = false,
   flags = "hidden layout",
-  doc = "gradients of batch_norm: x, weight, bias",
+  doc = "gradients of batch_norm: x, weight, bias; var as batch_norm_train gives it",
+}
+
+op.kernel "batch_norm_relu_backward" {
+  tensors = "gy, x, weight?, mean, var, bias?",
+  options = {"eps:num", "training:bool"},
+  rule = "batch_norm_backward_rule",
+  cuda = false,
+  outputs = 3,
+  gradient = false,
+  flags = "hidden layout",
+  attr = "dm_BatchNormBackwardAttr",
+  doc = "the same of batch_norm_relu, whose sign is worked out again from x",
 }

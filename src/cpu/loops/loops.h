@@ -56,7 +56,8 @@ enum {
 typedef struct dm_ChannelJob {
   int64_t n_run, run, step, run_step, channel_step;
   double eps;
-  bool training;
+  bool training, relu;
+  double floor; /* backward of relu: a norm up to it is 0 once it is rounded to x's dtype */
   dm_DType dtype, gy_dtype;
   const char *x, *gy;
   char *y; /* the output, or gx */

@@ -517,10 +517,11 @@ dm_status batch_norm_train_rule(dm_Call *c) {
 /* Mean and variance of every channel in one pass of merged blocks (Chan, Golub &
    LeVeque 1979), then the normalization in a second pass over the channel. A channel
    without elements has mean and variance 0. */
-dm_status batch_norm_train_cpu(dm_Call *c) {
+static dm_status train_cpu(dm_Call *c, bool relu) {
   dm_Tensor *x = NULL;
   void *own_w = NULL, *own_b = NULL;
   dm_ChannelJob j = {.eps = DM_ATTR(dm_EpsAttr, c)->eps,
+                     .relu = relu,
                      .y = dm_tensor_data(c->out[0]),
                      .mean = dm_tensor_data(c->out[1]),
                      .var = dm_tensor_data(c->out[2])};
@@ -545,45 +546,55 @@ done:
   return st;
 }
 
-/* The outputs of batch_norm_train, and relu over the first. */
-dm_status batch_norm_relu_rule(dm_Call *c) { return batch_norm_train_rule(c); }
-dm_status batch_norm_relu_cpu(dm_Call *c) {
-  DM_TRY(batch_norm_train_cpu(c));
-  return dm_unary_into(c->out[0], DM_OP_relu, 0, c->out[0]);
+dm_status batch_norm_train_cpu(dm_Call *c) { return train_cpu(c, false); }
+
+/* The outputs of batch_norm_train, and relu over the first, which the CPU's gradient can do
+   without. */
+dm_status batch_norm_relu_rule(dm_Call *c) {
+  if (c->in[0]->device.type == DM_CPU) c->save &= ~(uint32_t)O0;
+  return batch_norm_train_rule(c);
 }
+dm_status batch_norm_relu_cpu(dm_Call *c) { return train_cpu(c, true); }
 
 /* x (N, C, ...), weight, bias, mean, var (C) -> x's shape and dtype. */
 dm_status batch_norm_eval_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return DM_OK;
 }
-/* y = (x - mean) * invstd * weight + bias with given statistics; invstd = 1 / sqrt(var
-   + eps) is computed once per channel. */
-dm_status batch_norm_eval_cpu(dm_Call *c) {
+/* *invstd, which the caller frees: 1 / sqrt(var + eps) of n channels in the compute type, where
+   var may be any tensor of n floats. */
+static dm_status invstd_new(dm_Tensor *var, int64_t n, dm_DType compute, double eps,
+                            void **invstd) {
+  const int64_t size = dm_dtype_size(compute);
+  const void *from;
+  DM_TRY(affine(var, n, compute, 1, invstd, &from));
+  if (!*invstd) *invstd = dm_alloc(dm_max_i64(1, n) * size);
+  if (!*invstd) return dm_fail(DM_EMEM, "batch_norm: out of memory");
+  for (int64_t k = 0; k < n; k++) {
+    double v;
+    dm_load_f64(compute, (const char *)from + k * size, 1, 1, &v);
+    v = 1 / sqrt(v + eps);
+    dm_store_f64(compute, (char *)*invstd + k * size, 1, 1, &v);
+  }
+  return DM_OK;
+}
+
+/* y = (x - mean) * invstd * weight + bias with given statistics. */
+static dm_status eval_cpu(dm_Call *c, bool relu) {
   dm_Tensor *x = NULL;
   void *own[3] = {NULL}, *invstd = NULL;
-  const void *mean, *var;
-  dm_ChannelJob j = {.y = dm_tensor_data(c->out[0])};
+  const void *mean;
+  dm_ChannelJob j = {.y = dm_tensor_data(c->out[0]), .relu = relu};
   dm_status st = DM_OK;
   if (c->out[0]->numel == 0) return DM_OK;
   DM_GO(dm_dense_new(c->in[0], &x));
   describe_channels(&j, x);
   const dm_DType compute = dm_compute_dtype(j.dtype);
-  const int64_t channels = x->shape[1], size = dm_dtype_size(compute);
+  const int64_t channels = x->shape[1];
   if (c->in[1]) DM_GO(affine(c->in[1], channels, compute, 1, &own[0], &j.w));
   if (c->in[2]) DM_GO(affine(c->in[2], channels, compute, 0, &own[1], &j.b));
   DM_GO(affine(c->in[3], channels, compute, 0, &own[2], &mean));
-  DM_GO(affine(c->in[4], channels, compute, 1, &invstd, &var));
-  if (!invstd && !(invstd = dm_alloc(channels * size))) {
-    st = dm_fail(DM_EMEM, "batch_norm: out of memory");
-    goto done;
-  }
-  for (int64_t k = 0; k < channels; k++) {
-    double v;
-    dm_load_f64(compute, (const char *)var + k * size, 1, 1, &v);
-    v = 1 / sqrt(v + DM_ATTR(dm_EpsAttr, c)->eps);
-    dm_store_f64(compute, (char *)invstd + k * size, 1, 1, &v);
-  }
+  DM_GO(invstd_new(c->in[4], channels, compute, DM_ATTR(dm_EpsAttr, c)->eps, &invstd));
   j.mean = (void *)(uintptr_t)mean; /* only read by channels_eval */
   j.invstd = invstd;
   for_channels(x, loops_of(compute)->channels_eval, &j);
@@ -594,33 +605,45 @@ done:
   return st;
 }
 
-/* in: gy, x, weight, mean, invstd; out: dx, dweight, dbias. */
+dm_status batch_norm_eval_cpu(dm_Call *c) { return eval_cpu(c, false); }
+dm_status batch_norm_relu_eval_cpu(dm_Call *c) { return eval_cpu(c, true); }
+
+/* in: gy, x, weight, mean, var, and relu's bias; out: dx, dweight, dbias. */
 dm_status batch_norm_backward_rule(dm_Call *c) {
   return out_and_vectors(c, c->in[1], c->in[1]->shape[1]);
 }
+/* The largest number that becomes 0 when it is rounded to the dtype: half of the least one. */
+static double largest_zero(dm_DType dtype) {
+  const dm_DTypeInfo *const of = &dm_dtypes[dtype];
+  return dm_is_low(dtype) ? of->tiny * of->eps / 2 : 0;
+}
 /* training: dx = w invstd (gy - dbias / n - xhat dweight / n), else dx = w invstd
    gy. */
-dm_status batch_norm_backward_cpu(dm_Call *c) {
+static dm_status backward_cpu(dm_Call *c, bool relu) {
+  const dm_BatchNormBackwardAttr *a = DM_ATTR(dm_BatchNormBackwardAttr, c);
   dm_Tensor *x = NULL, *gy = NULL;
-  void *own[3] = {NULL};
-  const void *mean, *invstd;
+  void *own[3] = {NULL}, *invstd = NULL;
+  const void *mean;
   dm_ChannelJob j = {.y = dm_tensor_data(c->out[0]),
                      .gw = dm_tensor_data(c->out[1]),
                      .gb = dm_tensor_data(c->out[2]),
-                     .training = DM_ATTR(dm_BatchNormBackwardAttr, c)->training};
+                     .training = a->training,
+                     .relu = relu};
   dm_status st = DM_OK;
   DM_GO(dm_dense_new(c->in[0], &gy));
   DM_GO(dm_dense_new(c->in[1], &x));
   describe_channels(&j, x);
   j.gy = dm_tensor_data(gy);
   j.gy_dtype = (dm_DType)gy->dtype;
+  j.floor = largest_zero(j.dtype);
   const dm_DType compute = dm_compute_dtype(j.dtype);
   const int64_t channels = x->shape[1];
   if (c->in[2]) DM_GO(affine(c->in[2], channels, compute, 1, &own[0], &j.w));
   DM_GO(affine(c->in[3], channels, compute, 0, &own[1], &mean));
-  DM_GO(affine(c->in[4], channels, compute, 0, &own[2], &invstd));
+  if (relu && c->in[5]) DM_GO(affine(c->in[5], channels, compute, 0, &own[2], &j.b));
+  DM_GO(invstd_new(c->in[4], channels, compute, a->eps, &invstd));
   j.mean = (void *)(uintptr_t)mean; /* only read by channels_backward */
-  j.invstd = (void *)(uintptr_t)invstd;
+  j.invstd = invstd;
   if (x->numel == 0 && channels > 0) {
     memset(j.gw, 0, (size_t)dm_tensor_bytes(c->out[1]));
     memset(j.gb, 0, (size_t)dm_tensor_bytes(c->out[2]));
@@ -628,10 +651,13 @@ dm_status batch_norm_backward_cpu(dm_Call *c) {
   for_channels(x, loops_of(compute)->channels_backward, &j);
 done:
   for (int i = 0; i < 3; i++) dm_free(own[i]);
+  dm_free(invstd);
   dm_tensor_unref(&x);
   dm_tensor_unref(&gy);
   return st;
 }
+dm_status batch_norm_backward_cpu(dm_Call *c) { return backward_cpu(c, false); }
+dm_status batch_norm_relu_backward_cpu(dm_Call *c) { return backward_cpu(c, true); }
 
 /* t (C) in the compute type, reshaped to (1, C, 1, ...) to broadcast over x. */
 static dm_Tensor *by_channel(dm_X *x, dm_Tensor *t, const dm_Meta *m) {
@@ -651,11 +677,12 @@ static dm_Tensor *invstd_of(dm_Grad *g, dm_Tensor *var) {
   dm_Tensor *v = x_cast(g->x, var, compute_of(dm_in_meta(g, 0)));
   return x_unary(g->x, DM_OP_rsqrt, x_shift(g->x, v, DM_ATTR(dm_EpsAttr, g)->eps));
 }
-/* All gradients of batch_norm by the fused op; `training` says whether mean and invstd
+/* All gradients of batch_norm by the fused op; `training` says whether mean and var
    depend on x or are constants. */
-static void channels_grad(dm_Grad *g, dm_Tensor *mean, dm_Tensor *invstd, int64_t training) {
-  dm_Tensor *in[5] = {g->gy[0], g->in[0], g->in[1], mean, invstd};
-  (void)x_call(g->x, DM_OP_batch_norm_backward, &training, 5, in, g->gx);
+static void channels_grad(dm_Grad *g, int op, dm_Tensor *mean, dm_Tensor *var, bool training) {
+  const dm_BatchNormBackwardAttr attr = {DM_ATTR(dm_EpsAttr, g)->eps, training};
+  dm_Tensor *in[6] = {g->gy[0], g->in[0], g->in[1], mean, var, g->in[2]};
+  (void)x_call(g->x, op, &attr, op == DM_OP_batch_norm_backward ? 5 : 6, in, g->gx);
 }
 
 /* mean and var depend on x here, which gives the two mean terms of dx. */
@@ -664,8 +691,7 @@ void batch_norm_train_grad(dm_Grad *g) {
   const dm_Meta *m = dm_in_meta(g, 0);
   if (!g->gy[0]) return;
   if (!g->create_graph) {
-    const bool is_cpu = m->device.type == DM_CPU;
-    channels_grad(g, g->out[1], is_cpu ? invstd_of(g, g->out[2]) : g->out[2], true);
+    channels_grad(g, DM_OP_batch_norm_backward, g->out[1], g->out[2], true);
     return;
   }
   const dm_Ints dims = all_but_channel(m);
@@ -677,14 +703,25 @@ void batch_norm_train_grad(dm_Grad *g) {
   if (g->need[2]) g->gx[2] = x_sum(x, gy, dims, false);
 }
 
-/* The same of what passes relu, by relu's own gradient, which may overwrite gy. */
+/* On the CPU one pass masks and sums. Elsewhere, and with create_graph, relu's own gradient
+   comes first, which may overwrite gy and reads y; the CPU, which has not kept y, computes it
+   again. */
 void batch_norm_relu_grad(dm_Grad *g) {
+  const bool is_cpu = dm_in_meta(g, 0)->device.type == DM_CPU;
+  dm_Tensor *none[1] = {NULL}, *passes[3] = {NULL}, *y = g->out[0];
   if (!g->gy[0]) return;
-  dm_Tensor *none[1] = {NULL}, *passes[3] = {NULL};
+  if (is_cpu && !g->create_graph) {
+    channels_grad(g, DM_OP_batch_norm_relu_backward, g->out[1], g->out[2], true);
+    return;
+  }
+  if (is_cpu)
+    y = dm_x(g->x, DM_OP_batch_norm_eval, g->attr, 5, g->in[0], g->in[1], g->in[2], g->out[1],
+             g->out[2]);
   dm_Grad relu = *g, norm = *g;
   relu.op = &dm_ops[DM_OP_relu];
   relu.attr = NULL;
   relu.in = none;
+  relu.out = &y;
   relu.gx = passes;
   unary_grad(&relu);
   norm.gy = passes;
@@ -697,9 +734,10 @@ void batch_norm_eval_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_Meta *m = dm_in_meta(g, 0);
   const dm_Ints dims = all_but_channel(m);
-  dm_Tensor *invstd = invstd_of(g, g->in[4]);
+  const bool is_cpu = m->device.type == DM_CPU;
+  dm_Tensor *invstd = g->create_graph || !is_cpu ? invstd_of(g, g->in[4]) : NULL;
   if (!g->create_graph) {
-    channels_grad(g, g->in[3], invstd, false);
+    channels_grad(g, DM_OP_batch_norm_backward, g->in[3], is_cpu ? g->in[4] : invstd, false);
     return;
   }
   dm_Tensor *gy = x_cast(x, g->gy[0], compute_of(m)), *r = by_channel(x, invstd, m), *gh = gy;
