@@ -74,26 +74,26 @@ static __device__ inline float power_of_2(float v) {
 /* Two functors for each UNARY row: NAME_forward(x), and NAME_backward(gy, saved), gy times the
    derivative at the saved input or output. The compute type selects the float or double
    formula. */
-#define FUNCTORS(NAME)                                                                \
-  static __device__ inline float NAME##_v(float x, float p, float q) {                \
-    return NAME##_f32(x, p, q);                                                       \
-  }                                                                                   \
-  static __device__ inline double NAME##_v(double x, double p, double q) {            \
-    return NAME##_f64(x, p, q);                                                       \
-  }                                                                                   \
-  static __device__ inline float NAME##_d(float s, float p, float q) {                \
-    return NAME##_b32(s, p, q);                                                       \
-  }                                                                                   \
-  static __device__ inline double NAME##_d(double s, double p, double q) {            \
-    return NAME##_b64(s, p, q);                                                       \
-  }                                                                                   \
-  template <class C> struct NAME##_forward {                                          \
-    C p, q;                                                                           \
-    __device__ C operator()(const C *x) const { return NAME##_v(x[0], p, q); }        \
-  };                                                                                  \
-  template <class C> struct NAME##_backward {                                         \
-    C p, q;                                                                           \
-    __device__ C operator()(const C *x) const { return x[0] * NAME##_d(x[1], p, q); } \
+#define FUNCTORS(NAME)                                                                  \
+  static __device__ inline float NAME##_v(float x, float p, float q) {                  \
+    return NAME##_f32(x, p, q);                                                         \
+  }                                                                                     \
+  static __device__ inline double NAME##_v(double x, double p, double q) {              \
+    return NAME##_f64(x, p, q);                                                         \
+  }                                                                                     \
+  static __device__ inline float NAME##_back(float g, float s, float p, float q) {      \
+    return NAME##_g32(g, s, p, q);                                                      \
+  }                                                                                     \
+  static __device__ inline double NAME##_back(double g, double s, double p, double q) { \
+    return NAME##_g64(g, s, p, q);                                                      \
+  }                                                                                     \
+  template <class C> struct NAME##_forward {                                            \
+    C p, q;                                                                             \
+    __device__ C operator()(const C *x) const { return NAME##_v(x[0], p, q); }          \
+  };                                                                                    \
+  template <class C> struct NAME##_backward {                                           \
+    C p, q;                                                                             \
+    __device__ C operator()(const C *x) const { return NAME##_back(x[0], x[1], p, q); } \
   };
 #define UNARY(NAME, SAVE) FUNCTORS(NAME)
 #include "unary.gen.def"
@@ -127,7 +127,7 @@ template <class G, int N, class C> struct Shared {
                   (V == 1 || (!dm_unpacked<NAME##_forward> && !alone<NAME##_forward>))) { \
       for (int i = 0; i < V; i++)                                                         \
         if constexpr (N == 1) y[i] = NAME##_v(x[0][i], p, q);                             \
-        else y[i] = x[0][i] * NAME##_d(x[1][i], p, q);                                    \
+        else y[i] = NAME##_back(x[0][i], x[1][i], p, q);                                  \
       return;                                                                             \
     }                                                                                     \
     break;
@@ -235,9 +235,9 @@ template <class C> struct ActivationSum : dm_Plus {
     }
     const C none = 0;
     if (activation == DM_RELU)
-      for (int k = 0; k < V; k++) v[k] *= relu_d(by[k], none, none);
+      for (int k = 0; k < V; k++) v[k] = relu_back(v[k], by[k], none, none);
     else
-      for (int k = 0; k < V; k++) v[k] *= gelu_d(by[k], p, none);
+      for (int k = 0; k < V; k++) v[k] = gelu_back(v[k], by[k], p, none);
     if constexpr (V > 1) {
       dm_narrow_all(dtype, v, &run);
       *(dm_Run<T, V> *)((T *)before + at) = run;

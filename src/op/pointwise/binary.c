@@ -185,20 +185,20 @@ static dm_Tensor *equals(dm_X *x, dm_Tensor *a, double v) {
   return dm_x(x, DM_OP_eq, NULL, 2, a, dm_x_number(x, v));
 }
 
-/* d a^b: b a^(b-1), and a^b log a; 0 where the exponent or the value is 0. */
+/* d a^b: b a^(b-1), and a^b log a; 0 where the exponent or the value is 0, whatever gy is. */
 void pow_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1], *y = g->out[0];
   dm_Tensor *zero = dm_x_number(x, 0);
   if (g->need[0]) {
     dm_Tensor *d = x_mul(x, b, dm_x(x, DM_OP_pow, NULL, 2, a, x_shift(x, b, -1)));
-    g->gx[0] = x_mul(x, gy, x_where(x, equals(x, b, 0), zero, d));
+    g->gx[0] = x_where(x, equals(x, b, 0), zero, x_mul(x, gy, d));
   }
   if (g->need[1]) {
     dm_Tensor *flat = dm_x(x, DM_OP_logical_and, NULL, 2, equals(x, a, 0),
                            dm_x(x, DM_OP_ge, NULL, 2, b, zero));
     dm_Tensor *d = x_mul(x, y, x_unary(x, DM_OP_log, a));
-    g->gx[1] = x_mul(x, gy, x_where(x, flat, zero, d));
+    g->gx[1] = x_where(x, flat, zero, x_mul(x, gy, d));
   }
 }
 
@@ -273,7 +273,7 @@ void xlogy_grad(dm_Grad *g) {
   if (g->need[0]) {
     dm_Tensor *none = dm_x(x, DM_OP_le, NULL, 2, b, zero);
     dm_Tensor *flat = dm_x(x, DM_OP_logical_and, NULL, 2, equals(x, a, 0), none);
-    g->gx[0] = x_mul(x, gy, x_where(x, flat, zero, x_unary(x, DM_OP_log, b)));
+    g->gx[0] = x_where(x, flat, zero, x_mul(x, gy, x_unary(x, DM_OP_log, b)));
   }
   if (g->need[1]) g->gx[1] = x_div(x, x_mul(x, gy, a), b);
 }
@@ -286,7 +286,7 @@ void special_xlog1py_grad(dm_Grad *g) {
     dm_Tensor *none = x_test(x, DM_OP_le, b, -1);
     dm_Tensor *flat = dm_x(x, DM_OP_logical_and, NULL, 2, equals(x, a, 0), none);
     dm_Tensor *log1p = x_unary(x, DM_OP_log1p, b);
-    g->gx[0] = x_mul(x, gy, x_where(x, flat, dm_x_number(x, 0), log1p));
+    g->gx[0] = x_where(x, flat, dm_x_number(x, 0), x_mul(x, gy, log1p));
   }
   if (g->need[1]) g->gx[1] = x_div(x, x_mul(x, gy, a), x_shift(x, b, 1));
 }

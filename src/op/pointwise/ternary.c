@@ -144,7 +144,7 @@ dm_status lerp_cpu(dm_Call *c) { return run(c->out[0], 3, c->in, DM_TRIPLE_lerp,
 /* y = a + w (b - a): gy (1 - w), gy w, and gy (b - a). */
 void lerp_grad(dm_Grad *g) {
   dm_Tensor *gy = g->gy[0], *w = g->in[2];
-  if (g->need[0]) g->gx[0] = x_sub(g->x, gy, x_mul(g->x, gy, w));
+  if (g->need[0]) g->gx[0] = x_mul(g->x, gy, x_shift(g->x, x_scale(g->x, w, -1), 1));
   if (g->need[1]) g->gx[1] = x_mul(g->x, gy, w);
   if (g->need[2]) g->gx[2] = x_mul(g->x, gy, x_sub(g->x, g->in[1], g->in[0]));
 }

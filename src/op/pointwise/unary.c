@@ -125,9 +125,11 @@ static Term polygamma(const Graph *g, int64_t n, Term a) {
 }
 
 /* The words of base/scalar.inc as ops. Its values are compiled here too, and not used. */
-#define DERIVATIVE(NAME, S)          \
-  enum { NAME##_reads = READS_##S }; \
+#define SLOPE(NAME, S, IS_GATE)                                \
+  enum { NAME##_reads = READS_##S, NAME##_is_gate = IS_GATE }; \
   static Term NAME##_derivative(const Graph *g, Term S, double p, double q)
+#define DERIVATIVE(NAME, S) SLOPE(NAME, S, false)
+#define GATE(NAME, S) SLOPE(NAME, S, true)
 #define DERIVATIVE_OF(NAME, a) NAME##_derivative(g, a, p, q)
 #define READS_x I0
 #define READS_y O0
@@ -169,8 +171,11 @@ static Term polygamma(const Graph *g, int64_t n, Term a) {
   _Static_assert((int)(SAVE) == (int)NAME##_reads, #NAME ": its row saves another tensor");
 #include "unary.gen.def"
 #undef UNARY
-static Term (*const derivatives[DM_N_OP])(const Graph *g, Term s, double p, double q) = {
-#define UNARY(NAME, ...) [DM_OP_##NAME] = NAME##_derivative,
+static const struct Slope {
+  Term (*at)(const Graph *g, Term s, double p, double q);
+  bool is_gate;
+} slopes[DM_N_OP] = {
+#define UNARY(NAME, ...) [DM_OP_##NAME] = {NAME##_derivative, NAME##_is_gate},
 #include "unary.gen.def"
 #undef UNARY
 };
@@ -180,8 +185,11 @@ dm_Tensor *x_unary_back(dm_X *x, dm_OpId id, const double pq[2], dm_Tensor *gy,
                         dm_Tensor *saved, bool create_graph) {
   if (create_graph || !saved) { /* constant derivatives save nothing */
     const Graph g = {x, saved ? (dm_DType)saved->dtype : DM_F32};
-    Term d = derivatives[id](&g, saved, pq[0], pq[1]);
-    return d ? x_mul(x, gy, d) : x->st == DM_OK ? x_zeros_like(x, gy) : NULL;
+    Term d = slopes[id].at(&g, saved, pq[0], pq[1]);
+    if (!d) return x->st == DM_OK ? x_zeros_like(x, gy) : NULL;
+    Term gx = x_mul(x, gy, d);
+    return slopes[id].is_gate ? x_where(x, x_test(x, DM_OP_eq, d, 0), dm_x_number(x, 0), gx)
+                              : gx;
   }
   const dm_UnaryBackwardAttr a = {id, pq[0], pq[1]};
   return dm_x(x, DM_OP_unary_backward, &a, 2, gy, saved);
