@@ -429,13 +429,17 @@ static void check_tile(const dm_Kernel *kn, const dm_Kernel *plain, int m, int n
   free_array(a), free_array(b), free_array(c0), free_array(c1);
 }
 
+/* n numbers of the kernel's type, or pairs of bfloat16. */
+static void *random_items(const dm_Kernel *kn, int64_t n) {
+  return kn->pairs ? random_array(DM_BF16, 2 * n) : random_array(kn->type, n);
+}
+
 /* Few rows with a b that lies turned: the bits of the tile of the same numbers. */
 static void check_turned(const dm_Kernel *kn, int m) {
   const int n = 1 + (int)below(kn->nr);
   const int64_t k = below(70), b_cs = k + below(3), a_rs = below(2) ? 1 : k + 1;
   const int64_t a_cs = a_rs == 1 ? m : 1, c_rs = n + below(3), es = dm_dtype_size(kn->type);
-  char *const a = random_array(kn->type, m * (k + 1)), *const b =
-                                                           random_array(kn->type, n * b_cs);
+  char *const a = random_items(kn, m * (k + 1)), *const b = random_items(kn, n * b_cs);
   char *const rows = new_array(kn->type, k * n);
   for (int64_t p = 0; p < k; p++)
     for (int64_t j = 0; j < n; j++)
@@ -689,6 +693,7 @@ static void check_pairs(const dm_Kernel *kn) {
     check_pair_packing(kn);
     check_joining(kn);
     check_pair_gathers(kn);
+    if (kn->turned) check_turned(kn, 1 + round % DM_FEW_ROWS);
     if (kn->few) check_few(kn, DM_BF16, 1 + round % kn->few_rows);
   }
 }

@@ -53,7 +53,8 @@ enum {
   DIRECT_PANELS = 4           /* panels of A that pay for no packing of B */
 };
 static const int64_t TASK_WORK = 1 << 18;  /* multiply-adds worth a task */
-static const int64_t FEW_TASK = 1 << 17;   /* elements of B worth a task, for few rows */
+static const int64_t FEW_TASK = 1 << 17;   /* elements of B worth a task, for few rows; */
+static const int64_t FEW_TILE = 1 << 19;   /* and at most in one */
 static const int64_t SPLIT_SUMS = 4 << 20; /* most elements of all parts */
 
 /* One call: the operands, and the plan that run() makes from their shapes. */
@@ -181,20 +182,21 @@ static void zero_rows(char *out, int64_t m, int64_t n_bytes, int64_t rs_bytes) {
 
 /* The sums of a tile of few rows over its depth: a strip of columns is read along all of it. */
 static void sum_in_place(const Gemm *g, const Tile *t, char *out, int64_t out_rs, bool add) {
-  const int64_t nr = g->kn->nr;
+  const int64_t nr = g->kn->nr, item = g->kn->pairs ? 2 : 1;
   for (int64_t j = 0; j < t->n; j += nr)
     for (int64_t k = t->k0; k < t->k1; k += g->kc) {
       const bool is_first = k == t->k0;
-      const dm_Panels a = {mat_at(&g->a, t->a, t->i, k), g->kn->mr * g->a.rs, g->a.rs, g->a.cs};
+      const int64_t a_rs = g->a.rs / item;
+      const dm_Panels a = {mat_at(&g->a, t->a, t->i, k), g->kn->mr * a_rs, a_rs, g->a.cs};
       const bool is_turned = g->b.cs != 1;
-      const dm_Strip strip = {mat_at(&g->b, t->b, k, t->j + j), is_turned ? g->b.cs : g->b.rs,
-                              is_turned};
+      const dm_Strip strip = {mat_at(&g->b, t->b, k, t->j + j),
+                              is_turned ? g->b.cs / item : g->b.rs, is_turned};
       dm_Prologue prologue = t->prologue;
       if (prologue.at) prologue.at = (const char *)prologue.at + j * prologue.col * g->es;
       const dm_Sums sums = {out + j * g->es, out_rs, add || !is_first,
                             is_first && prologue.at ? &prologue : NULL};
-      dm_tile_column(g->kn, t->m, (int)dm_min_i64(nr, t->n - j), dm_min_i64(g->kc, t->k1 - k),
-                     &a, &strip, &sums, NULL);
+      dm_tile_column(g->kn, t->m, (int)dm_min_i64(nr, t->n - j),
+                     dm_depth(g->kn, dm_min_i64(g->kc, t->k1 - k)), &a, &strip, &sums, NULL);
     }
 }
 
@@ -421,18 +423,30 @@ static void plan_tiles(Gemm *g) {
   }
 }
 
-/* Few rows wait for b: tiles are columns of b, few enough to balance threads. */
+/* Few rows wait for b: tiles are columns of b, as wide as leaves two for each thread, so that
+   long runs of its rows are read. */
 static void plan_columns(Gemm *g) {
   const int64_t unit = g->few ? g->kn->few_nr : g->swapped ? g->kn->mr : g->kn->nr;
+  const int64_t share = dm_ceil_div(g->n, 2 * dm_threads_here());
+  const int64_t most = dm_min_i64(TILE_N, FEW_TILE / dm_max_i64(1, g->part_k) + unit);
   g->tile_m = g->few ? dm_even_part(g->m, g->kn->few_rows, 1) : g->m;
-  g->tile_n =
-      dm_even_part(g->n, dm_min_i64(TILE_N, FEW_TASK / dm_max_i64(1, g->part_k) + unit), unit);
+  g->tile_n = dm_even_part(g->n, dm_max_i64(unit, dm_min_i64(most, share)), unit);
+}
+
+/* Whether the rows of x, of depth k, are pairs as they lie, from step to step of a batch. */
+static bool are_pairs(const dm_Mat *x, int64_t rs, int64_t cs, int64_t step, int64_t k) {
+  return cs == 1 && k % 2 == 0 && rs % 2 == 0 && step % 2 == 0 && (uintptr_t)x->data % 4 == 0;
 }
 
 /* Whether few rows of a can read b, whose depth is contiguous, without packing: can_turn by a
    kernel that turns blocks of it, can_swap by tiles that take its columns as rows. */
-static bool can_turn(const dm_Kernel *kn, const dm_Mat *a, const dm_Mat *b) {
-  return kn->turned && a->dtype == kn->type && b->dtype == kn->type && b->rs == 1;
+static bool can_turn(const Gemm *g, const dm_Mat *a, const dm_Mat *b) {
+  const dm_Kernel *const kn = g->kn;
+  if (!kn->turned || b->rs != 1) return false;
+  if (kn->pairs)
+    return are_pairs(a, a->rs, a->cs, g->a_step, g->k) &&
+           are_pairs(b, b->cs, b->rs, g->b_step, g->k);
+  return a->dtype == kn->type && b->dtype == kn->type;
 }
 static bool can_swap(const dm_Kernel *kn, const dm_Mat *b) { return kn->tiles && b->rs == 1; }
 
@@ -444,8 +458,8 @@ static void plan_direct(Gemm *g) {
   g->direct_a = g->a.dtype == type && (small || g->n <= 2 * g->kn->nr);
   g->direct_b =
       g->b.dtype == type && g->b.cs == 1 && (small || g->m <= DIRECT_PANELS * g->kn->mr);
-  g->in_place = g->m <= DM_FEW_ROWS && (g->b.cs == 1 ? g->direct_b && g->a.dtype == type
-                                                     : can_turn(g->kn, &g->a, &g->b));
+  g->in_place = g->m <= DM_FEW_ROWS &&
+                (g->b.cs == 1 ? g->direct_b && g->a.dtype == type : can_turn(g, &g->a, &g->b));
   if (g->in_place) g->direct_a = g->direct_b = true;
   g->swapped = g->m <= g->kn->nr && g->b.cs != 1 && can_swap(g->kn, &g->b);
   g->few = g->kn->few && g->m <= dm_max_i64(DM_FEW_ROWS, g->kn->few_rows) && g->b.cs == 1 &&
@@ -464,11 +478,11 @@ static const dm_Kernel *kernel_for(const Gemm *g, dm_DType type) {
    are, where the kernel turns them. C is contiguous, and is the same either way. */
 static void transpose_column(Gemm *g) {
   const dm_Mat a = g->a, b = g->b;
-  const dm_Mat turned = {a.data, a.dtype, a.cs, a.rs};
+  const dm_Mat turned = {a.data, a.dtype, a.cs, a.rs}, row = {b.data, b.dtype, b.cs, b.rs};
   if (g->n != 1 || g->m == 1 || g->ldc != 1) return;
-  if (a.rs != 1 && !can_turn(g->kn, &b, &turned) && !can_swap(g->kn, &turned)) return;
+  if (a.rs != 1 && !can_turn(g, &row, &turned) && !can_swap(g->kn, &turned)) return;
   const int64_t m = g->m, a_step = g->a_step;
-  g->a = (dm_Mat){.data = b.data, .dtype = b.dtype, .rs = b.cs, .cs = b.rs};
+  g->a = row;
   g->b = turned;
   g->m = 1;
   g->n = g->ldc = m;

@@ -359,6 +359,9 @@ typedef float WideAt_f32 __attribute__((vector_size(32), aligned(4), may_alias))
 #define LOW LOW_8
 #define HIGH HIGH_8
 #define MULTIPLY_ADD(s, x, b) _mm256_fmadd_ps(_mm256_set1_ps(x), (b), (s))
+#define FEW_PAIRED 0
+#define FEW_ITEM float
+#define FEW_ITEMS Wide_f32
 #include "cpu/gemm_few.inc"
 
 /* ---- gathering floats ---------------------------------------------------------- */
@@ -486,7 +489,7 @@ static const dm_Kernel avx2_f32 = {.type = DM_F32,
                                    .nr = 16,
                                    .tile = tile_f32,
                                    .turned = turned_f32,
-                                   .few = few_f32,
+                                   .few = few,
                                    .few_low = FEW_LOW,
                                    .few_rows = FEW_ROWS,
                                    .few_nr = FEW_NR,

@@ -9,6 +9,7 @@
    one processor with the instruction to the next. The checks compile this file with
    DM_EMULATE, in float32 arithmetic, for processors without the instruction. */
 #include "cpu/gemm_kernel.h"
+#include "cpu/transpose.h"
 
 #include <string.h>
 
@@ -56,6 +57,21 @@ INLINE float N(fma_one)(float s, uint32_t x, uint32_t b) {
   return N(fma_narrow)((N(Narrow)){s}, x, (N(NarrowItems)){(int32_t)b})[0];
 }
 #include "cpu/gemm_tile.inc"
+
+/* ---- few rows of A ---------------------------------------------------------------- */
+
+typedef N(Wide) Wide_f32;
+typedef N(WideAt) WideAt_f32;
+enum { LANES = WIDE / 4 };
+#define LOW LOW_16
+#define HIGH HIGH_16
+DEFINE_TRANSPOSE(transpose, N(WideItems), LANES, LOW, HIGH)
+#define MULTIPLY_ADD(s, x, b) N(fma_wide)((s), (x), (b))
+#define FEW_PAIRED 1
+#define FEW_ITEM uint32_t
+#define FEW_ITEMS N(WideItems)
+#include "cpu/gemm_turned.inc"
+#include "cpu/gemm_few.inc"
 
 /* ---- packing ---------------------------------------------------------------------- */
 
@@ -201,6 +217,11 @@ static const dm_Kernel pairs = {.type = DM_F32,
                                 .mr = MR,
                                 .nr = NR,
                                 .tile = tile_pairs,
+                                .turned = turned,
+                                .few = few,
+                                .few_low = FEW_LOW,
+                                .few_rows = FEW_ROWS,
+                                .few_nr = FEW_NR,
                                 .pack = pack_pairs,
                                 .gather = gather_pairs,
                                 .gather_t = gather_t_pairs,
