@@ -1,11 +1,12 @@
-/* The pool: one job at a time, its chunks claimed through a counter.
+/* The pool: one job at a time, its chunks claimed through counters.
 
    Results do not depend on the number of threads, because the chunks do not: [0, n) is cut at
    multiples of `grain`, which the caller derives from shapes, and each chunk is computed
-   whole, by one thread, in one order. Which thread that is, and when, is left to the counter,
-   so that uneven chunks balance. A body that sums over chunks gives each chunk its own
-   partial sum and adds those in order afterwards. A call inside a body runs serially, with the
-   same chunks.
+   whole, by one thread, in one order. A thread begins with the same share of neighbouring
+   chunks in each job, for one op's result is the next one's operand, and lies in the cache of
+   the thread that wrote it. Who is done takes chunks of the others' shares, so that uneven ones
+   balance. A body that sums over chunks gives each chunk its own partial sum and adds those in
+   order afterwards. A call inside a body runs serially, with the same chunks.
 
    Workers start with the first parallel call and live until the library is unloaded or the
    process exits; then they are joined, so that no thread runs in unmapped code. A child after
@@ -47,9 +48,12 @@ static struct {
   /* the job */
   LINE dm_RangeFn *fn;
   void *ctx;
-  int64_t n, grain, n_chunks;
-  int n_helpers; /* workers 0 .. n_helpers-1 take part */
-  LINE atomic_llong next;
+  int64_t n, grain;
+  int n_helpers; /* workers 0 .. n_helpers-1 take part, as threads 1 .. n_helpers */
+  struct Share {
+    LINE atomic_llong next;
+    int64_t end;
+  } share[MAX_THREADS]; /* the chunks that each thread begins with */
   LINE atomic_int gate;
   LINE atomic_uint round; /* counts jobs; idle workers poll it */
   atomic_int sleepers;
@@ -140,13 +144,30 @@ static void run_serial(int64_t n, int64_t grain, dm_RangeFn *fn, void *ctx) {
   }
 }
 
-/* Claims chunks until none is left. */
-static void run_chunks(void) {
-  for (;;) {
-    const int64_t i = atomic_fetch_add_explicit(&pool.next, 1, memory_order_relaxed);
-    if (i >= pool.n_chunks) return;
+/* Claims the chunks of a share until none is left. */
+static void run_share(struct Share *s) {
+  while (atomic_load_explicit(&s->next, memory_order_relaxed) < s->end) {
+    const int64_t i = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
+    if (i >= s->end) return;
     const int64_t begin = i * pool.grain;
     pool.fn(pool.ctx, begin, dm_min_i64(pool.n - begin, pool.grain) + begin);
+  }
+}
+
+/* This thread's own share, then what is left of the others'. */
+static void run_chunks(int thread) {
+  const int n = pool.n_helpers + 1;
+  for (int i = 0; i < n; i++) run_share(&pool.share[(thread + i) % n]);
+}
+
+/* Cuts the chunks into even shares, one a thread. */
+static void set_shares(int64_t n_chunks, int n_threads) {
+  int64_t begin = 0;
+  for (int i = 0; i < n_threads; i++) {
+    const int64_t left = n_threads - i, end = begin + (n_chunks - begin + left - 1) / left;
+    atomic_store_explicit(&pool.share[i].next, begin, memory_order_relaxed);
+    pool.share[i].end = end;
+    begin = end;
   }
 }
 
@@ -166,7 +187,7 @@ static void wait_for_round(unsigned seen) {
 
 /* A worker's part in a job: it enters the gate, and takes chunks if the gate was open. */
 static void enter_job(int index) {
-  if ((atomic_fetch_add(&pool.gate, 1) & OPEN) && index < pool.n_helpers) run_chunks();
+  if ((atomic_fetch_add(&pool.gate, 1) & OPEN) && index < pool.n_helpers) run_chunks(index + 1);
   /* The last one out of a shut gate wakes an owner that went to sleep. */
   if (atomic_fetch_sub(&pool.gate, 1) == 1 && atomic_load(&pool.owner_sleeps)) {
     pthread_mutex_lock(&pool.lock);
@@ -268,13 +289,12 @@ static void run_shared(int64_t n, int64_t grain, int64_t n_chunks, int n_threads
   pool.ctx = ctx;
   pool.n = n;
   pool.grain = grain;
-  pool.n_chunks = n_chunks;
   pool.n_helpers = n_threads - 1;
-  atomic_store(&pool.next, 0);
+  set_shares(n_chunks, n_threads);
   atomic_fetch_or(&pool.gate, OPEN);
   next_round();
   inside = true;
-  run_chunks();
+  run_chunks(0);
   inside = false;
   wait_for_helpers();
 }
