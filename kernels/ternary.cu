@@ -90,11 +90,13 @@ DM_CUDA_KERNEL(addcdiv_cuda) {
 
 /* The Huber loss of each element, of a prediction and a target at the distance d: d^2 / 2 up to
    `bound` and a line beyond it, both divided by `unit`. smooth_l1_loss has unit = bound = beta,
-   huber_loss has unit = 1 and bound = delta. The second kernel multiplies gy by the derivative
-   in the prediction, d / unit, which ends at +-bound / unit. */
+   huber_loss has unit = 1 and bound = delta, and mse_loss unit = 1 / 2 and no bound. The second
+   kernel multiplies gy by the derivative in the prediction, d / unit, which ends at +-bound /
+   unit. */
 DM_CUDA_KERNEL(huber_term_cuda) {
   const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
-  return run<2>(huber_term_id, c->out[0], c->in, a->bound, a->unit);
+  const Triple formula = isinf(a->bound) ? square_difference_id : huber_term_id;
+  return run<2>(formula, c->out[0], c->in, a->bound, a->unit);
 }
 DM_CUDA_KERNEL(huber_backward_cuda) {
   const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);

@@ -2,6 +2,8 @@
    it, its mean or its sum; the op's first attribute, `reduction`, says which.
    Formulas and reductions are PyTorch's. In the comments x is the input, t the
    target. */
+#include <math.h>
+
 #include "base/error.h"
 #include "op/loss/loss.h"
 #include "op/pointwise/pointwise.h"
@@ -34,13 +36,6 @@ static dm_Tensor *unless(dm_X *x, dm_Tensor *target, double label, dm_Tensor *t)
 
 /* ---- differences ---- */
 
-/* (x - t)^2 */
-dm_status mse_loss_compose(dm_Call *c, dm_X *x) {
-  return reduced(c, x, x_unary(x, DM_OP_square, x_sub(x, c->in[0], c->in[1])));
-}
-
-dm_status l1_loss_compose(dm_Call *c, dm_X *x) { return reduced(c, x, distance(x, c)); }
-
 /* gy d / unit, where d = x - t is held between -bound and bound; and its negative. */
 void huber_term_grad(dm_Grad *g) {
   const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, g);
@@ -57,11 +52,24 @@ void huber_term_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = x_scale(x, gx, -1);
 }
 
-/* The Huber loss of each element of the operands, over `unit`. */
+/* The Huber loss of each element of the operands, over `unit`. Shapes that do not broadcast are
+   refused by the loss's own name. */
 static dm_Tensor *huber(dm_X *x, dm_Call *c, double bound, double unit) {
   const dm_HuberTermAttr a = {bound, unit};
+  int64_t shape[DM_MAX_DIM];
+  int ndim;
+  if (x->st == DM_OK) x->st = dm_broadcast(c->op->name, c->in[0], c->in[1], &ndim, shape);
   return dm_x(x, DM_OP_huber_term, &a, 2, c->in[0], c->in[1]);
 }
+
+/* (x - t)^2, whose integers stay integers. */
+dm_status mse_loss_compose(dm_Call *c, dm_X *x) {
+  const bool floats = dm_is_float(dm_result_dtype(2, c->in));
+  if (floats) return reduced(c, x, huber(x, c, INFINITY, 0.5));
+  return reduced(c, x, x_unary(x, DM_OP_square, x_sub(x, c->in[0], c->in[1])));
+}
+
+dm_status l1_loss_compose(dm_Call *c, dm_X *x) { return reduced(c, x, distance(x, c)); }
 
 /* With d = |x - t|: d^2 / (2 beta) for d < beta, else d - beta / 2; beta 0 is the l1
    loss. */

@@ -1,6 +1,8 @@
 /* Three operands, broadcast together: choices, mixtures, products added. */
 #include "op/pointwise/ternary.h"
 
+#include <math.h>
+
 #include "base/error.h"
 #include "cpu/loops/loops.h"
 #include "op/pointwise/pointwise.h"
@@ -191,9 +193,11 @@ dm_status huber_term_rule(dm_Call *c) {
 }
 dm_status huber_backward_rule(dm_Call *c) { return huber_term_rule(c); }
 
+/* Without a bound it is a parabola everywhere: the squared error, which has a unit of 1 / 2. */
 dm_status huber_term_cpu(dm_Call *c) {
   const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
-  return run(c->out[0], 2, c->in, DM_TRIPLE_huber_term, a->bound, a->unit);
+  const int formula = isinf(a->bound) ? DM_TRIPLE_square_difference : DM_TRIPLE_huber_term;
+  return run(c->out[0], 2, c->in, formula, a->bound, a->unit);
 }
 dm_status huber_backward_cpu(dm_Call *c) {
   const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
