@@ -6,6 +6,7 @@
 #include "base/half.h"
 #include "cpu/conv.h"
 #include "cpu/gemm.h"
+#include "cpu/gemm_packed.h"
 #include "cpu/gemm_variant.h"
 #include "cpu/loops/loops.h"
 #include "cpu/threads.h"
@@ -387,6 +388,32 @@ static void check_batched(void) {
   free_array(c);
 }
 
+/* A product with a matrix that was packed before has the bits of dm_gemm's. */
+static void check_packed(dm_DType t, int64_t m, int64_t n, int64_t k) {
+  const dm_DType sums = dm_compute_dtype(t);
+  const bool turned = below(2), add = below(2);
+  const int64_t rs = turned ? 1 : n + below(3), cs = turned ? k + below(3) : 1;
+  const int64_t c_rs = n + below(3), es = dm_dtype_size(sums);
+  void *const a = random_array(t, m * k), *const b = random_array(t, turned ? n * cs : k * rs);
+  void *const c0 = random_array(sums, m * c_rs), *const c1 = new_array(sums, m * c_rs);
+  memcpy(c1, c0, (size_t)(m * c_rs * es));
+  dm_PackedB packed = dm_packed_plan(t, k, n);
+  void *const strips = new_array(DM_U8, dm_packed_bytes(&packed));
+  void *const panels = new_array(DM_U8, dm_packed_panel_bytes(&packed, m));
+  packed.at = strips;
+  dm_packed_fill(&packed, b, cs, rs);
+  dm_packed_multiply(&packed, m, a, add, c1, c_rs, panels);
+  const dm_Mat ma = {a, t, k, 1}, mb = {b, t, rs, cs};
+  const bool ok =
+      dm_gemm(m, n, k, 1, ma, mb, add, c0, sums, c_rs, NULL, sums, DM_BIAS_NONE) == DM_OK;
+  check(ok && memcmp(c0, c1, (size_t)(m * c_rs * es)) == 0 &&
+            guards_hold(DM_U8, dm_packed_bytes(&packed), strips) &&
+            guards_hold(DM_U8, dm_packed_panel_bytes(&packed, m), panels),
+        "gemm: a packed matrix");
+  free_array(a), free_array(b), free_array(c0), free_array(c1), free_array(strips);
+  free_array(panels);
+}
+
 static const int64_t sizes[][3] = {
     {1, 1, 1},     {8, 16, 32},   {6, 16, 256},  {7, 17, 257},   {5, 3, 0},     {1, 100, 70},
     {100, 1, 70},  {13, 8, 600},  {48, 48, 48},  {65, 70, 90},   {200, 40, 30}, {31, 530, 20},
@@ -397,6 +424,9 @@ static void check_gemm(void) {
       check_product(sizes[s][0], sizes[s][1], sizes[s][2], kind);
   for (int i = 0; i < 200; i++) check_product(1 + below(50), 1 + below(70), 1 + below(80), i);
   check_batched();
+  static const dm_DType types[] = {DM_F32, DM_F64, DM_F16, DM_BF16};
+  for (int i = 0; i < 160; i++)
+    check_packed(types[i % 4], 1 + below(40), 1 + below(200), 1 + below(i % 5 ? 90 : 1500));
 }
 
 /* ---- kernels: those of this processor against plain C -------------------------- */

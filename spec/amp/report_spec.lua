@@ -556,7 +556,7 @@ describe("amp.report", function()
     end)
 
     it("to guard an op whose slope has no bound, when its steps are skipped", function()
-      local model = nn.Sequential{nn.Linear(8, 4), Fn(function(x) return x:relu():sqrt() end),
+      local model = nn.Sequential{nn.Linear(8, 4), Fn(function(x) return (x * 0):sqrt() end),
         nn.Linear(4, 2)}
       local report = report_of(3, {dtype = "float16", scaler = amp.GradScaler{init_scale = 64},
         model = model})

@@ -85,8 +85,8 @@ typedef struct dm_Kernel {
   dm_WinoInFn *wino_in, *wino_grad; /* of DM_F32 */
   dm_WinoOutFn *wino_out;
   /* Panels hold pairs of bfloat16, as much of DM_F32's bytes: `tile` and `turned` count pairs,
-     all others k. The gathers read bfloat16. There are no stencil and no transforms; nr is that of
-     DM_F32. */
+     all others k. The gathers read bfloat16. There are no stencil and no transforms; nr is that
+     of DM_F32. */
   bool pairs;
   dm_JoinFn *join;
   /* Pairs are multiplied in tiles: a panel's depth is a multiple of DM_TILE_PAIRS, with zeros
