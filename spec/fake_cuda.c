@@ -138,8 +138,8 @@ static void hide(Shown v) {
    with the roundings of the CPU's gradient, so that both have the same bits. */
 static void to_roots(const dm_Call *c) {
   float *v = (float *)c->out[2]->storage->data + c->out[2]->offset;
-  const float eps = (float)((const dm_EpsAttr *)c->attr)->eps;
-  for (int64_t k = 0; k < c->out[2]->numel; k++) v[k] = 1 / sqrtf(v[k] + eps);
+  const double eps = ((const dm_EpsAttr *)c->attr)->eps;
+  for (int64_t k = 0; k < c->out[2]->numel; k++) v[k] = (float)(1 / sqrt((double)v[k] + eps));
 }
 
 static dm_status kernel(dm_Call *c) {

@@ -27,6 +27,9 @@ local CASES = {
   {"xlogy", "nnn-n0-niinnii", function(x, other) return dm.xlogy(x, other) end, true},
   {"lerp", "iiiiiiiiiiiiii", function(x, other) return dm.lerp(x, other, 0.5) end, true},
   {"add_relu", "000000i0iiiii0", function(x, other) return dm.add_relu(x, other) end, true},
+  {"binary_cross_entropy_with_logits", "-----niiiiiii-", function(x)
+    return F.binary_cross_entropy_with_logits(x, dm.full({14}, 0.5), {reduction = "none"})
+  end},
   {"linear with relu", "000000iiiiiii0", function(x)
     return dm.linear(x:view(-1, 1), dm.ones(1, 1), nil, {activation = "relu"})
   end},
@@ -54,4 +57,14 @@ describe("an infinite gradient", function()
       end
     end)
   end
+end)
+
+describe("embedding_bag of largest values", function()
+  it("gives the gradient to the first of equal ones alone, as PyTorch does", function()
+    local weight = dm.tensor({{1, 5}, {3, 5}, {3, 2}}):float():requires_grad_()
+    local ids = dm.tensor({{1, 2}, {2, 3}}, {dtype = "int64"})
+    local y = F.embedding_bag(ids, weight, {mode = "max"})
+    y:backward(dm.tensor{{inf, 1}, {2, 3}})
+    assert.same({{0, 1}, {inf, 3}, {0, 0}}, weight.grad:totable())
+  end)
 end)

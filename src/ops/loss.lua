@@ -131,6 +131,13 @@ op.composed "binary_cross_entropy" {
   doc = "-(target log x + (1 - target) log(1 - x)), x being probabilities",
 }
 
+op.binary "logits_loss" {
+  tensors = "x, target",
+  saves = "I0 I1",
+  flags = "hidden widen",
+  doc = "binary_cross_entropy_with_logits of each element",
+}
+
 op.composed "binary_cross_entropy_with_logits" {
   tensors = "x, target, weight?, pos_weight?",
   options = {"reduction:enum(none|mean|sum)=mean"},

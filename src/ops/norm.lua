@@ -176,17 +176,17 @@ op.kernel "batch_norm_relu_eval" {
 }
 
 op.kernel "batch_norm_backward" {
-  tensors = "gy, x, weight?, mean, var",
-  options = {"eps:num", "training:bool"},
+  tensors = "gy, x, weight?, mean, invstd",
+  options = {"training:bool"},
   outputs = 3,
   gradient = false,
   flags = "hidden layout",
-  doc = "gradients of batch_norm: x, weight, bias; var as batch_norm_train gives it",
+  doc = "gradients of batch_norm: x, weight, bias",
 }
 
 op.kernel "batch_norm_relu_backward" {
-  tensors = "gy, x, weight?, mean, var, bias?",
-  options = {"eps:num", "training:bool"},
+  tensors = "gy, x, weight?, mean, invstd, bias?",
+  options = {"training:bool"},
   rule = "batch_norm_backward_rule",
   cuda = false,
   outputs = 3,

@@ -116,7 +116,8 @@ end
 -- The sums or largest values of rows (B, L, D) over dim 2; or, where bags says in which of n
 -- bags each row of (T, D) is, over those of a bag, zeros where it has none.
 local function joined(rows, mode, bags, n)
-  if not bags then return mode == "max" and rows:amax(2) or rows:sum(2) end
+  if not bags and mode == "max" then return (rows:max(2)) end -- the first of equal ones
+  if not bags then return rows:sum(2) end
   local zeros = core.zeros(n, rows:size(2), {dtype = rows.dtype, device = rows.device})
   if mode ~= "max" then return zeros:index_add(1, bags, rows) end
   local at = bags:unsqueeze(2):expand(rows.shape)

@@ -113,13 +113,25 @@ dm_status binary_cross_entropy_compose(dm_Call *c, dm_X *x) {
   return reduced(c, x, loss);
 }
 
+/* gy (sigmoid(x) - t), where infinity times it is no difference of infinities; and -gy x. */
+void logits_loss_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *z = g->in[0];
+  if (g->need[0]) g->gx[0] = x_mul(x, gy, x_sub(x, x_unary(x, DM_OP_sigmoid, z), g->in[1]));
+  if (g->need[1]) g->gx[1] = x_scale(x, x_mul(x, gy, z), -1);
+}
+
 /* (1 - t) x + (1 + (w - 1) t) softplus(-x), with w the weight of positive targets:
    binary cross entropy of sigmoid(x). softplus(-x) = -logsigmoid(x) never overflows. */
 dm_status bce_with_logits_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2], *pos = c->in[3];
-  dm_Tensor *soft = x_unary(x, DM_OP_logsigmoid, z);
-  if (pos) soft = x_mul(x, soft, x_shift(x, x_mul(x, x_shift(x, pos, -1), t), 1));
-  dm_Tensor *loss = x_sub(x, x_mul(x, from_one(x, t), z), soft);
+  dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2], *pos = c->in[3], *loss;
+  if (!pos) {
+    loss = dm_x(x, DM_OP_logits_loss, NULL, 2, z, t);
+  } else {
+    dm_Tensor *by = x_shift(x, x_mul(x, x_shift(x, pos, -1), t), 1);
+    dm_Tensor *soft = x_mul(x, x_unary(x, DM_OP_logsigmoid, z), by);
+    loss = x_sub(x, x_mul(x, from_one(x, t), z), soft);
+  }
   if (weight) loss = x_mul(x, loss, weight);
   return reduced(c, x, loss);
 }

@@ -561,29 +561,24 @@ dm_status batch_norm_eval_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return DM_OK;
 }
-/* *invstd, which the caller frees: 1 / sqrt(var + eps) of n channels in the compute type, where
-   var may be any tensor of n floats. */
-static dm_status invstd_new(dm_Tensor *var, int64_t n, dm_DType compute, double eps,
-                            void **invstd) {
+/* invstd = 1 / sqrt(var + eps) of n channels in the compute type, by float64; they may be the
+   same. The gradient that works relu's sign out again relies on these bits. */
+static void fill_invstd(dm_DType compute, const void *var, int64_t n, double eps,
+                        void *invstd) {
   const int64_t size = dm_dtype_size(compute);
-  const void *from;
-  DM_TRY(affine(var, n, compute, 1, invstd, &from));
-  if (!*invstd) *invstd = dm_alloc(dm_max_i64(1, n) * size);
-  if (!*invstd) return dm_fail(DM_EMEM, "batch_norm: out of memory");
   for (int64_t k = 0; k < n; k++) {
     double v;
-    dm_load_f64(compute, (const char *)from + k * size, 1, 1, &v);
+    dm_load_f64(compute, (const char *)var + k * size, 1, 1, &v);
     v = 1 / sqrt(v + eps);
-    dm_store_f64(compute, (char *)*invstd + k * size, 1, 1, &v);
+    dm_store_f64(compute, (char *)invstd + k * size, 1, 1, &v);
   }
-  return DM_OK;
 }
 
 /* y = (x - mean) * invstd * weight + bias with given statistics. */
 static dm_status eval_cpu(dm_Call *c, bool relu) {
   dm_Tensor *x = NULL;
   void *own[3] = {NULL}, *invstd = NULL;
-  const void *mean;
+  const void *mean, *var;
   dm_ChannelJob j = {.y = dm_tensor_data(c->out[0]), .relu = relu};
   dm_status st = DM_OK;
   if (c->out[0]->numel == 0) return DM_OK;
@@ -594,7 +589,12 @@ static dm_status eval_cpu(dm_Call *c, bool relu) {
   if (c->in[1]) DM_GO(affine(c->in[1], channels, compute, 1, &own[0], &j.w));
   if (c->in[2]) DM_GO(affine(c->in[2], channels, compute, 0, &own[1], &j.b));
   DM_GO(affine(c->in[3], channels, compute, 0, &own[2], &mean));
-  DM_GO(invstd_new(c->in[4], channels, compute, DM_ATTR(dm_EpsAttr, c)->eps, &invstd));
+  DM_GO(affine(c->in[4], channels, compute, 1, &invstd, &var));
+  if (!invstd && !(invstd = dm_alloc(channels * dm_dtype_size(compute)))) {
+    st = dm_fail(DM_EMEM, "batch_norm: out of memory");
+    goto done;
+  }
+  fill_invstd(compute, var, channels, DM_ATTR(dm_EpsAttr, c)->eps, invstd);
   j.mean = (void *)(uintptr_t)mean; /* only read by channels_eval */
   j.invstd = invstd;
   for_channels(x, loops_of(compute)->channels_eval, &j);
@@ -608,7 +608,7 @@ done:
 dm_status batch_norm_eval_cpu(dm_Call *c) { return eval_cpu(c, false); }
 dm_status batch_norm_relu_eval_cpu(dm_Call *c) { return eval_cpu(c, true); }
 
-/* in: gy, x, weight, mean, var, and relu's bias; out: dx, dweight, dbias. */
+/* in: gy, x, weight, mean, invstd, and relu's bias; out: dx, dweight, dbias. */
 dm_status batch_norm_backward_rule(dm_Call *c) {
   return out_and_vectors(c, c->in[1], c->in[1]->shape[1]);
 }
@@ -620,14 +620,13 @@ static double largest_zero(dm_DType dtype) {
 /* training: dx = w invstd (gy - dbias / n - xhat dweight / n), else dx = w invstd
    gy. */
 static dm_status backward_cpu(dm_Call *c, bool relu) {
-  const dm_BatchNormBackwardAttr *a = DM_ATTR(dm_BatchNormBackwardAttr, c);
   dm_Tensor *x = NULL, *gy = NULL;
-  void *own[3] = {NULL}, *invstd = NULL;
-  const void *mean;
+  void *own[4] = {NULL};
+  const void *mean, *invstd;
   dm_ChannelJob j = {.y = dm_tensor_data(c->out[0]),
                      .gw = dm_tensor_data(c->out[1]),
                      .gb = dm_tensor_data(c->out[2]),
-                     .training = a->training,
+                     .training = DM_ATTR(dm_BatchNormBackwardAttr, c)->training,
                      .relu = relu};
   dm_status st = DM_OK;
   DM_GO(dm_dense_new(c->in[0], &gy));
@@ -640,18 +639,17 @@ static dm_status backward_cpu(dm_Call *c, bool relu) {
   const int64_t channels = x->shape[1];
   if (c->in[2]) DM_GO(affine(c->in[2], channels, compute, 1, &own[0], &j.w));
   DM_GO(affine(c->in[3], channels, compute, 0, &own[1], &mean));
-  if (relu && c->in[5]) DM_GO(affine(c->in[5], channels, compute, 0, &own[2], &j.b));
-  DM_GO(invstd_new(c->in[4], channels, compute, a->eps, &invstd));
+  DM_GO(affine(c->in[4], channels, compute, 0, &own[2], &invstd));
+  if (relu && c->in[5]) DM_GO(affine(c->in[5], channels, compute, 0, &own[3], &j.b));
   j.mean = (void *)(uintptr_t)mean; /* only read by channels_backward */
-  j.invstd = invstd;
+  j.invstd = (void *)(uintptr_t)invstd;
   if (x->numel == 0 && channels > 0) {
     memset(j.gw, 0, (size_t)dm_tensor_bytes(c->out[1]));
     memset(j.gb, 0, (size_t)dm_tensor_bytes(c->out[2]));
   }
   for_channels(x, loops_of(compute)->channels_backward, &j);
 done:
-  for (int i = 0; i < 3; i++) dm_free(own[i]);
-  dm_free(invstd);
+  for (int i = 0; i < 4; i++) dm_free(own[i]);
   dm_tensor_unref(&x);
   dm_tensor_unref(&gy);
   return st;
@@ -674,15 +672,20 @@ static dm_Ints all_but_channel(const dm_Meta *m) {
 
 /* 1 / sqrt(var + eps) in the compute type. */
 static dm_Tensor *invstd_of(dm_Grad *g, dm_Tensor *var) {
+  const double eps = DM_ATTR(dm_EpsAttr, g)->eps;
   dm_Tensor *v = x_cast(g->x, var, compute_of(dm_in_meta(g, 0)));
-  return x_unary(g->x, DM_OP_rsqrt, x_shift(g->x, v, DM_ATTR(dm_EpsAttr, g)->eps));
+  if (g->create_graph || dm_in_meta(g, 0)->device.type != DM_CPU)
+    return x_unary(g->x, DM_OP_rsqrt, x_shift(g->x, v, eps));
+  v = x_unary(g->x, DM_OP_clone, v);
+  if (v) fill_invstd((dm_DType)v->dtype, dm_tensor_data(v), v->numel, eps, dm_tensor_data(v));
+  return v;
 }
-/* All gradients of batch_norm by the fused op; `training` says whether mean and var
+/* All gradients of batch_norm by the fused op; `training` says whether mean and invstd
    depend on x or are constants. */
-static void channels_grad(dm_Grad *g, int op, dm_Tensor *mean, dm_Tensor *var, bool training) {
-  const dm_BatchNormBackwardAttr attr = {DM_ATTR(dm_EpsAttr, g)->eps, training};
-  dm_Tensor *in[6] = {g->gy[0], g->in[0], g->in[1], mean, var, g->in[2]};
-  (void)x_call(g->x, op, &attr, op == DM_OP_batch_norm_backward ? 5 : 6, in, g->gx);
+static void channels_grad(dm_Grad *g, int op, dm_Tensor *mean, dm_Tensor *invstd,
+                          int64_t training) {
+  dm_Tensor *in[6] = {g->gy[0], g->in[0], g->in[1], mean, invstd, g->in[2]};
+  (void)x_call(g->x, op, &training, op == DM_OP_batch_norm_backward ? 5 : 6, in, g->gx);
 }
 
 /* mean and var depend on x here, which gives the two mean terms of dx. */
@@ -691,7 +694,9 @@ void batch_norm_train_grad(dm_Grad *g) {
   const dm_Meta *m = dm_in_meta(g, 0);
   if (!g->gy[0]) return;
   if (!g->create_graph) {
-    channels_grad(g, DM_OP_batch_norm_backward, g->out[1], g->out[2], true);
+    const bool is_cpu = m->device.type == DM_CPU;
+    channels_grad(g, DM_OP_batch_norm_backward, g->out[1],
+                  is_cpu ? invstd_of(g, g->out[2]) : g->out[2], true);
     return;
   }
   const dm_Ints dims = all_but_channel(m);
@@ -711,7 +716,7 @@ void batch_norm_relu_grad(dm_Grad *g) {
   dm_Tensor *none[1] = {NULL}, *passes[3] = {NULL}, *y = g->out[0];
   if (!g->gy[0]) return;
   if (is_cpu && !g->create_graph) {
-    channels_grad(g, DM_OP_batch_norm_relu_backward, g->out[1], g->out[2], true);
+    channels_grad(g, DM_OP_batch_norm_relu_backward, g->out[1], invstd_of(g, g->out[2]), true);
     return;
   }
   if (is_cpu)
@@ -734,10 +739,9 @@ void batch_norm_eval_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_Meta *m = dm_in_meta(g, 0);
   const dm_Ints dims = all_but_channel(m);
-  const bool is_cpu = m->device.type == DM_CPU;
-  dm_Tensor *invstd = g->create_graph || !is_cpu ? invstd_of(g, g->in[4]) : NULL;
+  dm_Tensor *invstd = invstd_of(g, g->in[4]);
   if (!g->create_graph) {
-    channels_grad(g, DM_OP_batch_norm_backward, g->in[3], is_cpu ? g->in[4] : invstd, false);
+    channels_grad(g, DM_OP_batch_norm_backward, g->in[3], invstd, false);
     return;
   }
   dm_Tensor *gy = x_cast(x, g->gy[0], compute_of(m)), *r = by_channel(x, invstd, m), *gh = gy;
