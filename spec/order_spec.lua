@@ -118,4 +118,14 @@ describe("running extremes", function()
     y:backward{gradient = dm.tensor{{1, 10, 100, 1000}, {1, 10, 100, 1000}}}
     assert.same({{1, 10, 1100, 0}, {11, 0, 100, 1000}}, x.grad:totable())
   end)
+
+  it("share the gradient of all elements' median among equals, as PyTorch 2.15 does", function()
+    for _, name in ipairs{"median", "nanmedian"} do
+      local x = dm.tensor{1, 2, 2, 0, 0, -1, 2, -1, 3, 3, 0, 1}:float():requires_grad_()
+      x[name](x):backward()
+      assert.same({.5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, .5}, x.grad:totable())
+    end
+    local y = dm.tensor({0 / 0, 1, 0 / 0}):requires_grad_():median():item()
+    assert.is_true(y ~= y)
+  end)
 end)

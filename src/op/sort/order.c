@@ -7,6 +7,8 @@
    Ops that select elements sort each slice along dim, or as much of it as the wanted rank
    takes, and gather by the sort's indices; the gradient then flows through the gather alone.
    Slices are sorted with NaN last, as torch.sort does. */
+#include <math.h>
+
 #include "op/sort/order.h"
 
 #include "base/error.h"
@@ -177,8 +179,18 @@ static dm_Tensor *middle_number(dm_X *x, const Slices *l, dm_Tensor *order, int 
   return x_gather(x, order, x_moved(x, middle, base), l->dim);
 }
 
+/* v, an element of t, which may be NaN, so that its gradient goes to all elements that equal it,
+   in even shares: the largest one of those. */
+static dm_Tensor *shared_by_equals(dm_X *x, dm_Tensor *t, dm_Tensor *v) {
+  dm_Tensor *nan = dm_x(x, DM_OP_logical_and, NULL, 2, x_unary(x, DM_OP_isnan, t),
+                        x_unary(x, DM_OP_isnan, v));
+  dm_Tensor *same = dm_x(x, DM_OP_logical_or, NULL, 2, dm_x(x, DM_OP_eq, NULL, 2, t, v), nan);
+  const dm_DimsAttr all = {{-1, {0}}, false};
+  return dm_x(x, DM_OP_amax, &all, 1, x_where(x, same, t, dm_x_number(x, -INFINITY)));
+}
+
 /* The lower median, as torch.median: of an even number of elements the smaller middle
-   one. */
+   one. The median of all elements shares its gradient among equal ones, as PyTorch's. */
 static dm_status median(dm_Call *c, dm_X *x, bool skip_nan) {
   const dm_DimAttr *a = DM_ATTR(dm_DimAttr, c);
   dm_Tensor *sorted[2], *at = NULL;
@@ -187,7 +199,10 @@ static dm_status median(dm_Call *c, dm_X *x, bool skip_nan) {
   DM_TRY(open_slices(c, x, a->dim, &l));
   if (!skip_nan) at = or_nan(x, &l, kth(x, &l, (l.t->shape[l.dim] + 1) / 2));
   else if (x_sort(x, l.t, l.dim, sorted)) at = middle_number(x, &l, sorted[1], c->base);
-  return give_chosen(c, x, &l, at, a->keepdim);
+  DM_TRY(give_chosen(c, x, &l, at, a->keepdim));
+  if (!a->dim.set && dm_thread_state()->grad && dm_tensor_requires_grad(c->in[0]))
+    c->out[0] = shared_by_equals(x, c->in[0], c->out[0]);
+  return x->st;
 }
 dm_status median_compose(dm_Call *c, dm_X *x) { return median(c, x, false); }
 dm_status nanmedian_compose(dm_Call *c, dm_X *x) { return median(c, x, true); }
