@@ -179,8 +179,8 @@ static dm_Tensor *middle_number(dm_X *x, const Slices *l, dm_Tensor *order, int 
   return x_gather(x, order, x_moved(x, middle, base), l->dim);
 }
 
-/* v, an element of t, which may be NaN, so that its gradient goes to all elements that equal it,
-   in even shares: the largest one of those. */
+/* v, an element of t, which may be NaN, so that its gradient goes to all elements that equal
+   it, in even shares: the largest one of those. */
 static dm_Tensor *shared_by_equals(dm_X *x, dm_Tensor *t, dm_Tensor *v) {
   dm_Tensor *nan = dm_x(x, DM_OP_logical_and, NULL, 2, x_unary(x, DM_OP_isnan, t),
                         x_unary(x, DM_OP_isnan, v));
