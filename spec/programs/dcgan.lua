@@ -38,14 +38,14 @@ return function(run)
   for _ = 1, 20 do
     -- D: maximise log(D(x)) + log(1 - D(G(z)))
     netD:zero_grad()
-    local noise, label = dm.randn(16, nz, 1, 1), dm.full({16}, 1.0)
+    local noise = dm.randn(16, nz, 1, 1)
+    local is_real, is_fake = dm.full({16}, 1.0), dm.full({16}, 0.0)
     local errD_real, errD_fake, fake
     do
       local _ <close> = run.autocast()
-      errD_real = criterion(netD(real), label)
+      errD_real = criterion(netD(real), is_real)
       fake = netG(noise)
-      label:fill_(0)
-      errD_fake = criterion(netD(fake:detach()), label)
+      errD_fake = criterion(netD(fake:detach()), is_fake)
     end
     run.scaler:scale(errD_real):backward()
     run.scaler:scale(errD_fake):backward()
@@ -55,8 +55,7 @@ return function(run)
     local errG
     do
       local _ <close> = run.autocast()
-      label:fill_(1)
-      errG = criterion(netD(fake), label)
+      errG = criterion(netD(fake), is_real)
     end
     run.scaler:scale(errG):backward()
     run.scaler:step(optimizerG)
