@@ -154,7 +154,7 @@ static void run_share(struct Share *s) {
   }
 }
 
-/* This thread's own share, then what is left of the others'. */
+/* This thread's own share, then the rest of the others'. */
 static void run_chunks(int thread) {
   const int n = pool.n_helpers + 1;
   for (int i = 0; i < n; i++) run_share(&pool.share[(thread + i) % n]);
