@@ -65,7 +65,7 @@ static dm_Tensor *huber(dm_X *x, dm_Call *c, double bound, double unit) {
 /* (x - t)^2, whose integers stay integers. */
 dm_status mse_loss_compose(dm_Call *c, dm_X *x) {
   const bool floats = dm_is_float(dm_result_dtype(2, c->in));
-  if (floats) return reduced(c, x, huber(x, c, INFINITY, 0.5));
+  if (floats) return reduced(c, x, huber(x, c, (double)INFINITY, 0.5));
   return reduced(c, x, x_unary(x, DM_OP_square, x_sub(x, c->in[0], c->in[1])));
 }
 

@@ -186,7 +186,7 @@ static dm_Tensor *shared_by_equals(dm_X *x, dm_Tensor *t, dm_Tensor *v) {
                         x_unary(x, DM_OP_isnan, v));
   dm_Tensor *same = dm_x(x, DM_OP_logical_or, NULL, 2, dm_x(x, DM_OP_eq, NULL, 2, t, v), nan);
   const dm_DimsAttr all = {{-1, {0}}, false};
-  return dm_x(x, DM_OP_amax, &all, 1, x_where(x, same, t, dm_x_number(x, -INFINITY)));
+  return dm_x(x, DM_OP_amax, &all, 1, x_where(x, same, t, dm_x_number(x, -(double)INFINITY)));
 }
 
 /* The lower median, as torch.median: of an even number of elements the smaller middle
