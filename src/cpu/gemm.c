@@ -1,11 +1,11 @@
 /* Matrix products C (m,n) = A (m,k) B (k,n) by packing (K. Goto, R. van de Geijn, "Anatomy of
    high-performance matrix multiplication", 2008; F. Van Zee, R. van de Geijn, "BLIS", 2015).
 
-   C is cut into tiles of at most TILE_M x TILE_N, one task each. For each block of KC products
-   a task packs its rows of A into panels of mr rows, which stay in L2, and its columns of B,
-   strip by strip, into strips of nr columns, which stay in L1. The register kernel then reads
-   both contiguously: it streams a panel against a strip and keeps an (mr, nr) tile of C in
-   registers for all KC products. Packing converts 16-bit elements to float32 (or joins
+   C is cut into tiles of at most TILE_M x TILE_N, one task each. For each block of DM_KC
+   products a task packs its rows of A into panels of mr rows, which stay in L2, and its columns
+   of B, strip by strip, into strips of nr columns, which stay in L1. The register kernel then
+   reads both contiguously: it streams a panel against a strip and keeps an (mr, nr) tile of C
+   in registers for all its products. Packing converts 16-bit elements to float32 (or joins
    bfloat16 to pairs), so that the kernels know one type. A matrix that already lies as the
    kernel reads it, or a product so small that packing costs more, is not packed.
 
@@ -36,13 +36,10 @@
 #include <string.h>
 
 enum {
-  KC = 256,                   /* depth of a block: a strip of 16 floats is 16 KB of L1, as is
-                                 a strip or a panel of tiles */
   TILE_M = 396,               /* rows of floats in a block: 3/4 of a 512 KB L2 */
   TILE_N = 1024,              /* columns of a tile */
   TILE_N_STAGED = 512,        /* the same where sums pass through a buffer */
   WIDE_STRIP = 128,           /* bytes of a strip of AVX512's kernels: most have 1 MB of L2 */
-  KC_UNIT = 4,                /* steps of depth that the kernels take at once */
   APART = 16,                 /* elements between rows of sums, which then lie in many sets */
   GROUP = 4,                  /* strips packed together: whole cache lines and pages */
   SPLIT_MIN_K = 1024,         /* least depth of a part of k */
@@ -378,14 +375,13 @@ static void join_parts(void *ctx, int64_t begin, int64_t end) {
 static void plan_split(Gemm *g) {
   g->n_part = 1;
   g->part_k = g->k;
-  const int64_t most = g->kn->pairs && !g->kn->tiles ? 2 * KC : KC;
-  g->kc = dm_even_part(g->k, most, dm_max_i64(KC_UNIT, dm_depth_unit(g->kn)));
+  g->kc = dm_block_depth(g->kn, g->k);
   const int64_t tiles = dm_ceil_div(g->m, SPLIT_TILE) * dm_ceil_div(g->n, SPLIT_TILE);
   if (g->n_batch > 1 || tiles >= SPLIT_TILES || g->k < 2 * SPLIT_MIN_K) return;
   int64_t parts = dm_min_i64(SPLIT_MAX, g->k / SPLIT_MIN_K);
   parts = dm_min_i64(parts, SPLIT_SUMS / (g->m * g->n));
   if (parts < 2) return;
-  g->part_k = dm_even_part(g->k, dm_ceil_div(g->k, parts), KC);
+  g->part_k = dm_even_part(g->k, dm_ceil_div(g->k, parts), DM_KC);
   g->n_part = dm_ceil_div(g->k, g->part_k);
 }
 
@@ -454,7 +450,7 @@ static bool can_swap(const dm_Kernel *kn, const dm_Mat *b) { return kn->tiles &&
    it saves: the kernel uses each element of A n / nr times, and of B m / mr times. */
 static void plan_direct(Gemm *g) {
   const dm_DType type = g->kn->type;
-  const bool small = g->m * g->n * dm_min_i64(g->k, KC) <= DIRECT_WORK;
+  const bool small = g->m * g->n * dm_min_i64(g->k, DM_KC) <= DIRECT_WORK;
   g->direct_a = g->a.dtype == type && (small || g->n <= 2 * g->kn->nr);
   g->direct_b =
       g->b.dtype == type && g->b.cs == 1 && (small || g->m <= DIRECT_PANELS * g->kn->mr);

@@ -189,6 +189,16 @@ static inline int64_t dm_even_part(int64_t n, int64_t most, int64_t unit) {
 }
 static inline int64_t dm_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/* Products of a block of the depth k, whose sums are added before the next block's: every
+   product of one kernel cuts k in the same way, so that all have the same bits. A strip of 16
+   floats is 16 KB of L1, as is a strip or a panel of tiles. */
+enum { DM_KC = 256, DM_KC_UNIT = 4 /* steps of depth that the kernels take at once */ };
+static inline int64_t dm_block_depth(const dm_Kernel *kn, int64_t k) {
+  const int64_t most = kn->pairs && !kn->tiles ? 2 * DM_KC : DM_KC;
+  const int64_t unit = dm_depth_unit(kn);
+  return dm_even_part(k, most, unit > DM_KC_UNIT ? unit : DM_KC_UNIT);
+}
+
 /* The kernels of one instruction set each; NULL where it is not built. gemm_variant.h chooses.
  */
 const dm_Kernel *dm_kernel_plain(dm_DType type);

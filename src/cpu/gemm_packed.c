@@ -5,14 +5,11 @@
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 
-enum { KC = 256, KC_UNIT = 4 };           /* depth of a block, of floats */
 static const int64_t TASK_WORK = 1 << 18; /* multiply-adds worth a task */
 
 dm_PackedB dm_packed_plan(dm_DType dtype, int64_t k, int64_t n) {
   const dm_Kernel *const kn = dm_kernel_for(dtype);
-  const int64_t most = kn->pairs && !kn->tiles ? 2 * KC : KC;
-  const int64_t unit = KC_UNIT > dm_depth_unit(kn) ? KC_UNIT : dm_depth_unit(kn);
-  return (dm_PackedB){kn, dtype, k, n, dm_even_part(k, most, unit), NULL};
+  return (dm_PackedB){kn, dtype, k, n, dm_block_depth(kn, k), NULL};
 }
 
 /* How the kernel reads rows of a: in pairs of bfloat16 where they lie, in packed panels, or as
