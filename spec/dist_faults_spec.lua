@@ -50,9 +50,12 @@ describe("a rank that fails", function()
     local text, code, seconds = ranks(3, "faults", "kill_in_backward")
     assert.is_true(code ~= 0)
     assert.matches("exited on signal 9", text)
-    assert.matches("demilune: rank [02] is ended by SIGTERM: it waits in DistributedDataParallel "
-      .. "bucket %d of %d", text)
-    assert.matches("pass 3, .- " .. LINE .. ", since %d s; rank 1 does not answer", text)
+    -- a rank that reads its memory meanwhile notices before the launcher ends them all
+    if not text:find("DistributedDataParallel: rank 1 is gone: its process has ended", 1, true) then
+      assert.matches("demilune: rank [02] is ended by SIGTERM: it waits in "
+        .. "DistributedDataParallel bucket %d of %d", text)
+      assert.matches("pass 3, .- " .. LINE .. ", since %d s; rank 1 does not answer", text)
+    end
     assert.is_true(seconds < 15, text)
   end)
 

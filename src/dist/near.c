@@ -148,29 +148,20 @@ uint64_t dm_near_copy(dm_Near *near, const void *from, int64_t n) {
   return (uintptr_t)to;
 }
 
-/* false, and why: that rank's memory fails. */
-static bool tell(int failed, char *why, size_t size) {
-  snprintf(why, size, "the memory of the rank of index %d cannot be reached: %s", failed,
-           errno ? strerror(errno) : "less of it than its tensor");
-  return false;
+int dm_near_read_copy(const dm_Near *near, int of, void *to, int64_t n) {
+  return copy_part(near, of, to, 0, n, false) ? -1 : of;
 }
 
-bool dm_near_read_copy(const dm_Near *near, int of, void *to, int64_t n, char *why,
-                       size_t size) {
-  return copy_part(near, of, to, 0, n, false) || tell(of, why, size);
-}
-
-bool dm_near_reduce_copies(const dm_Near *near, dm_RankOp op, dm_DType dtype, int64_t n,
-                           void *out, char *why, size_t size) {
+int dm_near_reduce_copies(const dm_Near *near, dm_RankOp op, dm_DType dtype, int64_t n,
+                          void *out) {
   const int64_t bytes = n * dm_dtype_size(dtype);
   for (int i = 0; i < near->n; i++)
-    if (!copy_part(near, i, near->scratch + i * bytes, 0, bytes, false))
-      return tell(i, why, size);
+    if (!copy_part(near, i, near->scratch + i * bytes, 0, bytes, false)) return i;
   dm_rank_reduce(op, dtype, near->n, near->scratch, n, out);
-  return true;
+  return -1;
 }
 
-bool dm_near_reduce(const dm_Near *near, const dm_NearSum *sum, char *why, size_t size) {
+int dm_near_reduce(const dm_Near *near, const dm_NearSum *sum) {
   const int64_t width = dm_dtype_size(sum->dtype), end = sum->n * width;
   const int64_t from = dm_min_i64(near->me * sum->slice * width, end);
   const int64_t to = dm_min_i64(from + sum->slice * width, end);
@@ -181,7 +172,7 @@ bool dm_near_reduce(const dm_Near *near, const dm_NearSum *sum, char *why, size_
                 : sum->to < 0 || sum->to == near->me ? (char *)sum->in + at
                                                      : near->scratch + near->n * (int64_t)CHUNK;
     const int failed = reduce_chunk(near, sum, at, n, out);
-    if (failed >= 0) return tell(failed, why, size);
+    if (failed >= 0) return failed;
   }
-  return true;
+  return -1;
 }

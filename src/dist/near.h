@@ -67,14 +67,15 @@ uint64_t dm_near_copy(dm_Near *near, const void *from, int64_t n);
 bool dm_near_all_show(const dm_Near *near);
 /* Whether the words of all ranks have the same hash. */
 bool dm_near_agrees(const dm_Near *near);
-/* Combines the copies of n elements of each rank; false as below. */
-bool dm_near_reduce_copies(const dm_Near *near, dm_RankOp op, dm_DType dtype, int64_t n,
-                           void *out, char *why, size_t size);
-/* Reads n bytes of the copy of the rank of index `of`; false as below. */
-bool dm_near_read_copy(const dm_Near *near, int of, void *to, int64_t n, char *why,
-                       size_t size);
+/* The next three return -1, or the index of a rank whose memory cannot be read or written;
+   errno is then ESRCH where its process has ended, or 0 where its tensor is shorter. */
+/* Combines the copies of n elements of each rank. */
+int dm_near_reduce_copies(const dm_Near *near, dm_RankOp op, dm_DType dtype, int64_t n,
+                          void *out);
+/* Reads n bytes of the copy of the rank of index `of`. */
+int dm_near_read_copy(const dm_Near *near, int of, void *to, int64_t n);
 /* Combines this rank's slice in the order of the ranks. Until all ranks have done so, none may
-   use its tensor. false: a rank's memory cannot be read or written; why: (size) says whose. */
-bool dm_near_reduce(const dm_Near *near, const dm_NearSum *sum, char *why, size_t size);
+   use its tensor. */
+int dm_near_reduce(const dm_Near *near, const dm_NearSum *sum);
 
 #endif

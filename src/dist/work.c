@@ -1,6 +1,8 @@
 #include "dist/work.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
@@ -230,6 +232,20 @@ static void meet(dm_Work *w, const dm_Transport *t) {
                  sizeof near->card);
 }
 
+/* Ends it because a rank's memory cannot be reached, errno says why: mostly its process has
+   been killed, and this rank noticed before the launcher ended them all. */
+static void break_near(dm_Work *w, const dm_Group *group, int index) {
+  char text[DM_FAILURE_TEXT];
+  const int rank = group->ranks[index];
+  if (errno == ESRCH)
+    snprintf(text, sizeof text, "rank %d is gone: its process has ended in the middle of it",
+             rank);
+  else
+    snprintf(text, sizeof text, "the memory of rank %d cannot be reached: %s", rank,
+             errno ? strerror(errno) : "less of it than its tensor");
+  dm_work_break(w, text);
+}
+
 /* Combines this rank's slice where it lies, and waits until all have done so. */
 static void reduce_near(dm_Work *w, const dm_Transport *t) {
   const int64_t slice = w->slice * dm_dtype_size(w->in->dtype);
@@ -241,9 +257,9 @@ static void reduce_near(dm_Work *w, const dm_Transport *t) {
                           .in = data_of(w->in),
                           .out = scatters ? data_of(w->out) : NULL,
                           .to = w->kind == DM_WORK_REDUCE ? w->peer : -1};
-  char why[128];
-  if (!dm_near_reduce(w->group->near, &sum, why, sizeof why)) {
-    dm_work_break(w, why);
+  const int failed = dm_near_reduce(w->group->near, &sum);
+  if (failed >= 0) {
+    break_near(w, w->group, failed);
     return;
   }
   w->n_direct = sent_by(w, DM_TRANSFER_ALL_TO_ALL, slice, 0);
@@ -259,17 +275,14 @@ static void take_copies(dm_Work *w) {
   const dm_Near *near = w->agree->near;
   const int64_t bytes = dm_tensor_bytes(w->in);
   const bool sums = is_small(w), gives = sums || w->group->me == w->peer;
-  char why[128];
-  bool well = true;
+  int failed = -1;
   if (sums)
-    well = dm_near_reduce_copies(near, w->op, w->in->dtype, w->in->numel, data_of(w->in), why,
-                                 sizeof why);
-  else if (!gives)
-    well = dm_near_read_copy(near, w->peer, data_of(w->in), bytes, why, sizeof why);
+    failed = dm_near_reduce_copies(near, w->op, w->in->dtype, w->in->numel, data_of(w->in));
+  else if (!gives) failed = dm_near_read_copy(near, w->peer, data_of(w->in), bytes);
   w->n_direct = gives ? bytes * (w->group->n - 1) : 0;
   w->n_sent += w->n_direct;
-  if (well) end(w);
-  else dm_work_break(w, why);
+  if (failed < 0) end(w);
+  else break_near(w, w->agree, failed);
 }
 
 /* The first step of a reduction. */
