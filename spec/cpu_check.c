@@ -467,9 +467,9 @@ static void *random_items(const dm_Kernel *kn, int64_t n) {
 /* Few rows with a b that lies turned: the bits of the tile of the same numbers. */
 static void check_turned(const dm_Kernel *kn, int m) {
   const int n = 1 + (int)below(kn->nr);
-  const int64_t k = below(70), b_cs = k + below(3), a_rs = below(2) ? 1 : k + 1;
-  const int64_t a_cs = a_rs == 1 ? m : 1, c_rs = n + below(3), es = dm_dtype_size(kn->type);
-  char *const a = random_items(kn, m * (k + 1)), *const b = random_items(kn, n * b_cs);
+  const int64_t k = below(70), b_cs = k + below(3), c_rs = n + below(3);
+  const int64_t es = dm_dtype_size(kn->type);
+  char *const a = random_items(kn, k * m), *const b = random_items(kn, n * b_cs);
   char *const rows = new_array(kn->type, k * n);
   for (int64_t p = 0; p < k; p++)
     for (int64_t j = 0; j < n; j++)
@@ -477,8 +477,8 @@ static void check_turned(const dm_Kernel *kn, int m) {
   void *const c0 = random_array(kn->type, m * c_rs), *const c1 = new_array(kn->type, m * c_rs);
   memcpy(c1, c0, (size_t)(m * c_rs * es));
   const bool add = below(2);
-  kn->tile(m, n, k, a, a_rs, a_cs, rows, n, c0, c_rs, add);
-  kn->turned(m, n, k, a, a_rs, a_cs, b, b_cs, c1, c_rs, add);
+  kn->tile(m, n, k, a, 1, m, rows, n, c0, c_rs, add);
+  kn->turned(m, n, k, a, b, b_cs, c1, c_rs, add);
   check(guards_hold(kn->type, m * c_rs, c1) && memcmp(c0, c1, (size_t)(m * c_rs * es)) == 0,
         "kernel: few rows");
   free_array(a), free_array(b), free_array(rows), free_array(c0), free_array(c1);
@@ -500,7 +500,7 @@ static void check_few(const dm_Kernel *kn, dm_DType from, int m) {
   for (int64_t j = 0; j < n; j += kn->nr) {
     const int width = (int)dm_min_i64(kn->nr, n - j);
     const dm_Panels rows = dm_packed_panels(kn, panel, 0);
-    const dm_Strip columns = {strip, kn->nr, false};
+    const dm_Strip columns = {strip, kn->nr};
     const dm_Sums sums = {c0 + j, c_rs, add, NULL};
     dm_pack_panels(kn, DM_B, from, b_at + j * dm_dtype_size(from), 1, b_rs, width, k, strip);
     dm_tile_column(kn, m, width, depth, &rows, &columns, &sums, NULL);
@@ -514,7 +514,9 @@ static void check_few(const dm_Kernel *kn, dm_DType from, int m) {
 }
 
 static void check_packing(const dm_Kernel *kn, const dm_Kernel *plain, dm_DType from) {
-  const int width = below(2) ? kn->mr : kn->nr, n = 1 + (int)below(width);
+  const bool is_few = below(3) == 0; /* few rows fill their panel */
+  const int width = is_few ? 1 + (int)below(DM_FEW_ROWS) : below(2) ? kn->mr : kn->nr;
+  const int n = is_few ? width : 1 + (int)below(width);
   const int64_t k = 1 + below(40), size = k * width, gap = below(3);
   const bool rows = below(2);
   const int64_t ls = rows ? 1 : k + gap, ks = rows ? n + gap : 1;

@@ -16,7 +16,7 @@
    Few rows of A use each element of B once or a few times, less often than packing pays for:
    they wait for memory, and tiles are columns of B over all of its depth. Where the depth of B
    is contiguous, as a layer's weights have it, the kernel turns blocks of B in registers
-   (sum_in_place), or takes the columns of B as the rows of a tile (sum_swapped). Where columns
+   (sum_turned), or takes the columns of B as the rows of a tile (sum_swapped). Where columns
    are contiguous it widens them in registers, or joins a few rows to pairs at a time (sum_few).
 
    Where C is small and k is long, as in gradients of weights, k is cut too, into parts that
@@ -66,11 +66,12 @@ typedef struct Gemm {
   dm_BiasAxis bias_axis;
   dm_Epilogue epilogue;
   bool direct_a, direct_b; /* the kernel reads the matrix where it lies */
-  bool in_place; /* both, with few rows of a; blocks of b are turned where its depth is
-                    contiguous */
-  bool swapped;  /* tiles take few rows of a as columns, and b's columns as rows */
-  bool few;      /* the kernel multiplies few packed rows of a with b where it lies */
-  bool staged;   /* sums reach C through a buffer */
+  bool in_place;           /* both, with few rows of a */
+  bool
+      turned; /* the kernel turns blocks of b, whose depth is contiguous, for few packed rows */
+  bool swapped; /* tiles take few rows of a as columns, and b's columns as rows */
+  bool few;     /* the kernel multiplies few packed rows of a with b where it lies */
+  bool staged;  /* sums reach C through a buffer */
   int64_t tile_m, tile_n, n_tile_m, n_tile_n;
   int64_t kc, part_k, n_part; /* depth of a block, of a part */
   char *parts;                /* (n_part, m, n) sums, when n_part > 1 */
@@ -78,7 +79,9 @@ typedef struct Gemm {
 } Gemm;
 
 /* Whether one of the ways for few rows of a is taken. */
-static bool has_few_rows(const Gemm *g) { return g->in_place || g->swapped || g->few; }
+static bool has_few_rows(const Gemm *g) {
+  return g->in_place || g->turned || g->swapped || g->few;
+}
 
 /* One tile of one part of one product. */
 typedef struct Tile {
@@ -104,6 +107,7 @@ typedef struct Buffers {
 static bool get_buffers(const Gemm *g, Buffers *buf) {
   const int64_t kc = dm_depth(g->kn, g->kc), mr = g->kn->mr, nr = g->kn->nr;
   const int64_t n_a = g->direct_a            ? 0
+                      : g->turned            ? g->tile_m * dm_depth(g->kn, g->part_k)
                       : g->swapped || g->few ? mr * dm_depth(g->kn, g->part_k)
                                              : dm_ceil_div(g->tile_m, mr) * mr * kc;
   const int64_t n_b = g->direct_b  ? 0
@@ -163,7 +167,7 @@ static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t 
     list_prefetches(g, t, k0, kc, j0, prefetch);
     for (int64_t j = 0; j < n; j += nr) {
       const dm_Strip strip = {g->direct_b ? b + j * es : buf->b + j * depth * es,
-                              g->direct_b ? g->b.rs : nr, false};
+                              g->direct_b ? g->b.rs : nr};
       dm_Prologue prologue = t->prologue;
       if (begun) prologue.at = (const char *)prologue.at + (j0 + j) * prologue.col * es;
       const dm_Sums sums = {out + (j0 + j) * es, out_rs, add, begun ? &prologue : NULL};
@@ -179,15 +183,12 @@ static void zero_rows(char *out, int64_t m, int64_t n_bytes, int64_t rs_bytes) {
 
 /* The sums of a tile of few rows over its depth: a strip of columns is read along all of it. */
 static void sum_in_place(const Gemm *g, const Tile *t, char *out, int64_t out_rs, bool add) {
-  const int64_t nr = g->kn->nr, item = g->kn->pairs ? 2 : 1;
+  const int64_t nr = g->kn->nr;
   for (int64_t j = 0; j < t->n; j += nr)
     for (int64_t k = t->k0; k < t->k1; k += g->kc) {
       const bool is_first = k == t->k0;
-      const int64_t a_rs = g->a.rs / item;
-      const dm_Panels a = {mat_at(&g->a, t->a, t->i, k), g->kn->mr * a_rs, a_rs, g->a.cs};
-      const bool is_turned = g->b.cs != 1;
-      const dm_Strip strip = {mat_at(&g->b, t->b, k, t->j + j),
-                              is_turned ? g->b.cs / item : g->b.rs, is_turned};
+      const dm_Panels a = {mat_at(&g->a, t->a, t->i, k), g->kn->mr * g->a.rs, g->a.rs, g->a.cs};
+      const dm_Strip strip = {mat_at(&g->b, t->b, k, t->j + j), g->b.rs};
       dm_Prologue prologue = t->prologue;
       if (prologue.at) prologue.at = (const char *)prologue.at + j * prologue.col * g->es;
       const dm_Sums sums = {out + j * g->es, out_rs, add || !is_first,
@@ -230,7 +231,7 @@ static void sum_swapped(const Gemm *g, const Tile *t, const Buffers *buf, float 
             first ? ((const float *)first->at)[i * first->row + (j + r) * first->col]
                   : out[i * out_rs + j + r];
     const dm_Panels rows = columns_as_rows(g, t, buf, j, n);
-    const dm_Strip columns = {buf->b, nr, false};
+    const dm_Strip columns = {buf->b, nr};
     const dm_Sums to = {sums, nr, add || first, NULL};
     dm_tile_column(kn, n, width, dm_depth(kn, depth), &rows, &columns, &to, NULL);
     for (int64_t i = 0; i < t->m; i++)
@@ -238,21 +239,44 @@ static void sum_swapped(const Gemm *g, const Tile *t, const Buffers *buf, float 
   }
 }
 
-/* out (m, n) = [out or prologue +] the sums of few rows, which are packed once; b is read where
-   it lies. */
-static void sum_few(const Gemm *g, const Tile *t, const Buffers *buf, float *out,
-                    int64_t out_rs, bool add) {
-  const dm_Prologue *const first = t->prologue.at ? &t->prologue : NULL;
-  const int64_t step = g->kn->tiles ? g->part_k : g->kc; /* tiles go on from what c holds */
-  for (int64_t i = 0; first && i < t->m; i++)
+/* out (m, n) = the tile's prologue; false: it has none. */
+static bool begin_few(const Tile *t, float *out, int64_t out_rs) {
+  const dm_Prologue *const first = &t->prologue;
+  if (!first->at) return false;
+  for (int64_t i = 0; i < t->m; i++)
     for (int64_t j = 0; j < t->n; j++)
       out[i * out_rs + j] = ((const float *)first->at)[i * first->row + j * first->col];
+  return true;
+}
+
+/* out (m, n) = [out or prologue +] the sums of few rows, which are packed once; blocks of b,
+   whose depth is contiguous, are turned where it lies. */
+static void sum_turned(const Gemm *g, const Tile *t, const Buffers *buf, float *out,
+                       int64_t out_rs, bool add) {
+  const dm_Kernel *const kn = g->kn;
+  const int64_t depth = t->k1 - t->k0, item = kn->pairs ? 2 : 1;
+  const int m = (int)t->m;
+  add |= begin_few(t, out, out_rs);
+  kn->pack(g->a.dtype, mat_at(&g->a, t->a, t->i, t->k0), g->a.rs, g->a.cs, m, depth, m, buf->a);
+  for (int64_t j = 0; j < t->n; j += kn->nr)
+    for (int64_t k = 0; k < depth; k += g->kc)
+      kn->turned(m, (int)dm_min_i64(kn->nr, t->n - j),
+                 dm_depth(kn, dm_min_i64(g->kc, depth - k)),
+                 buf->a + dm_depth(kn, k) * m * g->es, mat_at(&g->b, t->b, t->k0 + k, t->j + j),
+                 g->b.cs / item, out + j, out_rs, add || k > 0);
+}
+
+/* The same where b's columns are contiguous. */
+static void sum_few(const Gemm *g, const Tile *t, const Buffers *buf, float *out,
+                    int64_t out_rs, bool add) {
+  const int64_t step = g->kn->tiles ? g->part_k : g->kc; /* tiles go on from what c holds */
+  add |= begin_few(t, out, out_rs);
   for (int64_t k = t->k0; k < t->k1; k += step, add = true) {
     const int64_t depth = dm_min_i64(step, t->k1 - k);
     dm_pack_panels(g->kn, DM_A, g->a.dtype, mat_at(&g->a, t->a, t->i, k), g->a.rs, g->a.cs,
                    t->m, depth, buf->a);
     g->kn->few(g->b.dtype, (int)t->m, t->n, depth, buf->a, mat_at(&g->b, t->b, k, t->j),
-               g->b.rs, out, out_rs, add || first);
+               g->b.rs, out, out_rs, add);
   }
 }
 
@@ -262,7 +286,10 @@ static void sum_tile(const Gemm *g, const Tile *t, const Buffers *buf, char *out
   if (t->k0 == t->k1 && !add) zero_rows(out, t->m, t->n * g->es, out_rs * g->es);
   if (has_few_rows(g)) {
     if (g->in_place) sum_in_place(g, t, out, out_rs, add);
-    else (g->few ? sum_few : sum_swapped)(g, t, buf, (float *)(void *)out, out_rs, add);
+    else
+      (g->few      ? sum_few
+       : g->turned ? sum_turned
+                   : sum_swapped)(g, t, buf, (float *)(void *)out, out_rs, add);
     return;
   }
   for (int64_t k = t->k0; k < t->k1; k += g->kc) {
@@ -425,7 +452,7 @@ static void plan_columns(Gemm *g) {
   const int64_t unit = g->few ? g->kn->few_nr : g->swapped ? g->kn->mr : g->kn->nr;
   const int64_t share = dm_ceil_div(g->n, 2 * dm_threads_here());
   const int64_t most = dm_min_i64(TILE_N, FEW_TILE / dm_max_i64(1, g->part_k) + unit);
-  g->tile_m = g->few ? dm_even_part(g->m, g->kn->few_rows, 1) : g->m;
+  g->tile_m = g->few || g->turned ? dm_even_part(g->m, g->kn->few_rows, 1) : g->m;
   g->tile_n = dm_even_part(g->n, dm_max_i64(unit, dm_min_i64(most, share)), unit);
 }
 
@@ -436,13 +463,10 @@ static bool are_pairs(const dm_Mat *x, int64_t rs, int64_t cs, int64_t step, int
 
 /* Whether few rows of a can read b, whose depth is contiguous, without packing: can_turn by a
    kernel that turns blocks of it, can_swap by tiles that take its columns as rows. */
-static bool can_turn(const Gemm *g, const dm_Mat *a, const dm_Mat *b) {
+static bool can_turn(const Gemm *g, const dm_Mat *b, int64_t b_step) {
   const dm_Kernel *const kn = g->kn;
   if (!kn->turned || b->rs != 1) return false;
-  if (kn->pairs)
-    return are_pairs(a, a->rs, a->cs, g->a_step, g->k) &&
-           are_pairs(b, b->cs, b->rs, g->b_step, g->k);
-  return a->dtype == kn->type && b->dtype == kn->type;
+  return kn->pairs ? are_pairs(b, b->cs, b->rs, b_step, g->k) : b->dtype == kn->type;
 }
 static bool can_swap(const dm_Kernel *kn, const dm_Mat *b) { return kn->tiles && b->rs == 1; }
 
@@ -454,9 +478,10 @@ static void plan_direct(Gemm *g) {
   g->direct_a = g->a.dtype == type && (small || g->n <= 2 * g->kn->nr);
   g->direct_b =
       g->b.dtype == type && g->b.cs == 1 && (small || g->m <= DIRECT_PANELS * g->kn->mr);
-  g->in_place = g->m <= DM_FEW_ROWS &&
-                (g->b.cs == 1 ? g->direct_b && g->a.dtype == type : can_turn(g, &g->a, &g->b));
-  if (g->in_place) g->direct_a = g->direct_b = true;
+  g->in_place = g->m <= DM_FEW_ROWS && g->b.cs == 1 && g->direct_b && g->a.dtype == type;
+  if (g->in_place) g->direct_a = true;
+  g->turned = g->m <= DM_FEW_ROWS && g->b.cs != 1 && can_turn(g, &g->b, g->b_step);
+  if (g->turned) g->direct_b = true, g->direct_a = false;
   g->swapped = g->m <= g->kn->nr && g->b.cs != 1 && can_swap(g->kn, &g->b);
   g->few = g->kn->few && g->m <= dm_max_i64(DM_FEW_ROWS, g->kn->few_rows) && g->b.cs == 1 &&
            (g->kn->pairs || g->b.dtype == type || g->b.dtype == g->kn->few_low);
@@ -476,7 +501,7 @@ static void transpose_column(Gemm *g) {
   const dm_Mat a = g->a, b = g->b;
   const dm_Mat turned = {a.data, a.dtype, a.cs, a.rs}, row = {b.data, b.dtype, b.cs, b.rs};
   if (g->n != 1 || g->m == 1 || g->ldc != 1) return;
-  if (a.rs != 1 && !can_turn(g, &row, &turned) && !can_swap(g->kn, &turned)) return;
+  if (a.rs != 1 && !can_turn(g, &turned, g->a_step) && !can_swap(g->kn, &turned)) return;
   const int64_t m = g->m, a_step = g->a_step;
   g->a = row;
   g->b = turned;

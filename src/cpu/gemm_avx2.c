@@ -300,16 +300,15 @@ static void pack_f32(dm_DType t, const void *src, int64_t ls, int64_t ks, int n_
 
 /* ---- few rows of A ---------------------------------------------------------------- */
 
-/* Eight columns of b in n_lane <= 8, of which the last is repeated: their products with m rows
-   of a. */
-INLINE void turned_columns(int m, int n_lane, int64_t k, const float *a, int64_t a_rs,
-                           int64_t a_cs, const float *b, int64_t b_cs, float *c, int64_t c_rs,
-                           bool add) {
+/* Eight columns of b in n_lane <= 8, of which the last is repeated: their products with a panel
+   (k, m) of a. */
+INLINE void turned_columns(int m, int n_lane, int64_t k, const float *a, const float *b,
+                           int64_t b_cs, float *c, int64_t c_rs, bool add) {
   __m256 s[DM_FEW_ROWS], r[8];
   float line[8] = {0};
   int64_t p = 0;
   for (int i = 0; i < m; i++) s[i] = _mm256_setzero_ps();
-  for (; p + 8 <= k; p += 8, a += 8 * a_cs) {
+  for (; p + 8 <= k; p += 8, a += 8 * m) {
     for (int l = 0; l < 8; l++) {
       const float *const column = b + dm_min_i64(l, n_lane - 1) * b_cs + p;
       __builtin_prefetch(column + 8 * b_cs, 0, 2);
@@ -318,13 +317,12 @@ INLINE void turned_columns(int m, int n_lane, int64_t k, const float *a, int64_t
     transpose8(r);
     for (int q = 0; q < 8; q++)
       for (int i = 0; i < m; i++)
-        s[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(a + i * a_rs + q * a_cs), r[q], s[i]);
+        s[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(a + q * m + i), r[q], s[i]);
   }
-  for (; p < k; p++, a += a_cs) {
+  for (; p < k; p++, a += m) {
     for (int l = 0; l < n_lane; l++) line[l] = b[l * b_cs + p];
     const __m256 v = _mm256_loadu_ps(line);
-    for (int i = 0; i < m; i++)
-      s[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(a + i * a_rs), v, s[i]);
+    for (int i = 0; i < m; i++) s[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(a + i), v, s[i]);
   }
   for (int i = 0; i < m; i++, c += c_rs) {
     _mm256_storeu_ps(line, s[i]);
@@ -332,15 +330,14 @@ INLINE void turned_columns(int m, int n_lane, int64_t k, const float *a, int64_t
   }
 }
 
-static void turned_f32(int m, int n, int64_t k, const void *a, int64_t a_rs, int64_t a_cs,
-                       const void *vb, int64_t b_cs, void *vc, int64_t c_rs, bool add) {
+static void turned_f32(int m, int n, int64_t k, const void *a, const void *vb, int64_t b_cs,
+                       float *c, int64_t c_rs, bool add) {
   const float *b = vb;
-  float *c = vc;
   for (; n > 0; n -= 8, b += 8 * b_cs, c += 8) {
     const int n_lane = n < 8 ? n : 8;
     switch (m) {
 #define ROWS(M) \
-  case M: turned_columns(M, n_lane, k, a, a_rs, a_cs, b, b_cs, c, c_rs, add); break;
+  case M: turned_columns(M, n_lane, k, a, b, b_cs, c, c_rs, add); break;
       ROWS(1)
       ROWS(2)
       ROWS(3)

@@ -199,8 +199,7 @@ void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const dm_P
     const int rows = (int)dm_min_i64(kn->mr, m - i);
     if (prologue)
       (kn->type == DM_F64 ? prologue_f64 : prologue_f32)(prologue, i, rows, n, pc, rs);
-    (b->is_turned ? kn->turned : kn->tile)(rows, n, k, pa, a->rs, a->cs, b->at, b->rs, pc, rs,
-                                           add);
+    kn->tile(rows, n, k, pa, a->rs, a->cs, b->at, b->rs, pc, rs, add);
     pa += a->panel * es;
     pc += kn->mr * rs * es;
   }

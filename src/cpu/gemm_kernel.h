@@ -26,11 +26,12 @@
 typedef void dm_TileFn(int m, int n, int64_t k, const void *a, int64_t a_rs, int64_t a_cs,
                        const void *b, int64_t b_rs, void *c, int64_t c_rs, bool add);
 
-/* The same for m <= DM_FEW_ROWS and a b whose depth is contiguous, as a layer's weights are:
-   element (k,j) is b[j*b_cs + k]. Blocks of b are turned in registers, which costs less than
-   packing what few rows use; each sum has the bits of dm_TileFn's. */
-typedef void dm_TurnedFn(int m, int n, int64_t k, const void *a, int64_t a_rs, int64_t a_cs,
-                         const void *b, int64_t b_cs, void *c, int64_t c_rs, bool add);
+/* c (m,n) = [c +] a b for m <= few_rows, any n, and a b whose depth is contiguous, as a layer's
+   weights are: element (k,j) is b[j*b_cs + k]. a is packed to a panel as wide as it has rows.
+   Blocks of b are turned in registers, which costs less than packing what few rows use; each
+   sum has the bits of dm_TileFn's. */
+typedef void dm_TurnedFn(int m, int n, int64_t k, const void *a, const void *b, int64_t b_cs,
+                         float *c, int64_t c_rs, bool add);
 enum { DM_FEW_ROWS = 8 };
 
 /* c (m,n) = [c +] a b for m <= few_rows, any n, and a b (k,n) that is read where it lies:
@@ -159,11 +160,10 @@ static inline dm_Panels dm_packed_panels(const dm_Kernel *kn, const void *at, in
   return (dm_Panels){at, panel, kn->tiles ? DM_TILE_PAIRS : 1, kn->mr};
 }
 
-/* A strip of b: element (k,j) is at[k*rs + j]; of a strip that is turned, at[j*rs + k]. */
+/* A strip of b: element (k,j) is at[k*rs + j]. */
 typedef struct dm_Strip {
   const void *at;
   int64_t rs;
-  bool is_turned;
 } dm_Strip;
 
 /* Sums c: element (i,j) is at[i*rs + j]. The product is added to what c holds (add), to the
