@@ -20,9 +20,9 @@ static const dm_VecTable *table_of(dm_Variant v) {
   switch (v) {
   case DM_NEON: return dm_vec_neon();
   case DM_AVX2: return dm_vec_avx2();
-  case DM_AVX512:
+  case DM_AVX512: return dm_vec_avx512();
   case DM_AVX512BF16:
-  case DM_AMX: return dm_vec_avx512();
+  case DM_AMX: return dm_vec_avx512bf16();
   default: return &plain;
   }
 }

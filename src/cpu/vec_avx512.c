@@ -1,7 +1,13 @@
-/* Conversions with AVX512, as those with AVX2; masks take what is no whole vector. */
+/* Conversions with AVX512, as those with AVX2; masks take what is no whole vector. A file that
+   includes this one for AVX512-BF16 says NAME. */
 #include "cpu/vec_table.h"
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#ifndef NAME
+#define NAME dm_vec_avx512
+#endif
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
+    (!defined(NEEDS_BF16) || defined(__AVX512BF16__))
 #include "base/half.h"
 
 #include <immintrin.h>
@@ -84,8 +90,27 @@ static inline __m256i narrow_bf16(__m512i u) {
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(all, 16));
 }
 
+/* Two vectors by the processor's own rounding, where none of their numbers is subnormal. */
+static inline bool narrow_line(const float *src, uint16_t *dst) {
+#ifdef __AVX512BF16__
+  enum { SUBNORMAL = 0x20 }; /* of vfpclassps */
+  const __m512 a = _mm512_loadu_ps(src), b = _mm512_loadu_ps(src + VECTOR);
+  _mm512_storeu_si512(dst, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+  return DM_LIKELY(
+      (_mm512_fpclass_ps_mask(a, SUBNORMAL) | _mm512_fpclass_ps_mask(b, SUBNORMAL)) == 0);
+#else
+  DM_UNUSED(src), DM_UNUSED(dst);
+  return false;
+#endif
+}
+
 static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
   int64_t i = 0;
+  for (; i + CACHE_LINE <= n; i += CACHE_LINE)
+    if (!narrow_line(src + i, dst + i))
+      for (int j = 0; j < CACHE_LINE; j += VECTOR)
+        _mm256_storeu_si256((__m256i *)(dst + i + j),
+                            narrow_bf16(_mm512_loadu_si512(src + i + j)));
   for (; i + VECTOR <= n; i += VECTOR)
     _mm256_storeu_si256((__m256i *)(dst + i), narrow_bf16(_mm512_loadu_si512(src + i)));
   if (i == n) return;
@@ -95,7 +120,7 @@ static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
 
 static const dm_VecTable avx512 = {DM_LOW_DTYPES(DM_VEC_ENTRY, )};
 
-const dm_VecTable *dm_vec_avx512(void) { return &avx512; }
+const dm_VecTable *NAME(void) { return &avx512; }
 #else
-const dm_VecTable *dm_vec_avx512(void) { return NULL; }
+const dm_VecTable *NAME(void) { return NULL; }
 #endif

@@ -1,5 +1,6 @@
 /* The dense conversions that a processor may do faster; vec.c, vec_avx2.c,
-   vec_avx512.c and vec_neon.c fill it. Bit-equal to base/half.h for every input. */
+   vec_avx512.c, vec_avx512bf16.c and vec_neon.c fill it. Bit-equal to base/half.h for every
+   input. */
 #ifndef DM_VEC_TABLE_H
 #define DM_VEC_TABLE_H
 
@@ -30,5 +31,6 @@ typedef struct dm_VecTable {
 const dm_VecTable *dm_vec_neon(void);
 const dm_VecTable *dm_vec_avx2(void);
 const dm_VecTable *dm_vec_avx512(void);
+const dm_VecTable *dm_vec_avx512bf16(void);
 
 #endif
