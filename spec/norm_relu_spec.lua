@@ -225,6 +225,24 @@ describe("add_relu", function()
     assert.same({0, 3, 0}, dm.add_relu(dm.tensor{-2, 1, 0}, dm.tensor{1, 2, 0}):totable())
   end)
 
+  it("gives vectors in evaluation the bits of sequences of them", function()
+    for _, shape in ipairs{{1, 3}, {70, 1}, {33, 7}, {5, 100}, {3, 600}, {1, 1300}} do
+      for _, dtype in ipairs{"float32", "bfloat16", "float16", "float64"} do
+        for activation in pairs{none = 1, relu = 1} do
+          local n, c = shape[1], shape[2]
+          local x, mean, var = rows(dtype, n, c), rows("float32", c), rows("float32", c):abs()
+          local function run(v)
+            return F.batch_norm(v, mean, var, {weight = rows("float32", c) * 2, bias = mean * 3,
+              training = false, activation = activation == "relu" and "relu" or nil})
+          end
+          local twice = x:unsqueeze(-1):expand(n, c, 2):contiguous()
+          assert.equal(both.bits(run(twice):select(-1, 1):contiguous()), both.bits(run(x)),
+            ("%s (%d, %d) %s"):format(dtype, n, c, activation))
+        end
+      end
+    end
+  end)
+
   it("ends a residual block, unless a hook or a relu of another kind is there", function()
     dm.manual_seed(3)
     local block = dm.models.resnet18{num_classes = 2}.layer1[1]

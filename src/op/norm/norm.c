@@ -597,7 +597,9 @@ static dm_status eval_cpu(dm_Call *c, bool relu) {
   fill_invstd(compute, var, channels, DM_ATTR(dm_EpsAttr, c)->eps, invstd);
   j.mean = (void *)(uintptr_t)mean; /* only read by channels_eval */
   j.invstd = invstd;
-  for_channels(x, loops_of(compute)->channels_eval, &j);
+  dm_RangeFn *const eval = loops_of(compute)->channels_eval;
+  if (j.step > 1) dm_parallel_for(j.run, dm_max_i64(1, DM_POINT_GRAIN / channels), eval, &j);
+  else for_channels(x, eval, &j);
 done:
   for (int i = 0; i < 3; i++) dm_free(own[i]);
   dm_free(invstd);
