@@ -243,6 +243,37 @@ describe("add_relu", function()
     end
   end)
 
+  it("normalizes vectors as sequences, with means that are far from 0", function()
+    for _, shape in ipairs{{2, 3}, {70, 1}, {333, 7}, {5, 100}, {3, 600}, {2500, 40}, {90, 1300}} do
+      for _, dtype in ipairs{"float32", "bfloat16", "float64"} do
+        for activation in pairs{none = 1, relu = 1} do
+          local n, c = shape[1], shape[2]
+          local offset = rows("float32", c) * (dtype == "bfloat16" and 1 or 30)
+          local x, gy = (rows("float32", n, c) + offset):to(dtype), rows(dtype, n, c) / n
+          local function run(v, g)
+            local mean, var = dm.zeros(c), dm.ones(c)
+            local w, b = (rows("float32", c) * 2):requires_grad_(), (offset * 0.1):requires_grad_()
+            v = v:clone():requires_grad_()
+            local y = F.batch_norm(v, mean, var, {weight = w, bias = b, training = true,
+              activation = activation == "relu" and "relu" or nil})
+            y:backward(g)
+            return {y = y:detach(), gx = v.grad, gw = w.grad, gb = b.grad, mean = mean, var = var}
+          end
+          local want = run(x:t():unsqueeze(1):contiguous(), gy:t():unsqueeze(1):contiguous())
+          local got = run(x, gy)
+          for name, t in pairs(got) do
+            local other = want[name]
+            if t:dim() == 2 then other = other:squeeze(1):t() end
+            local size = math.max(1, other:abs():max():item())
+            local most = (t:double() - other:double()):abs():max():item()
+            local what = ("%s of %s (%d, %d) %s: %g"):format(name, dtype, n, c, activation, most)
+            assert.is_true(most <= size * NEAR[t.dtype], what)
+          end
+        end
+      end
+    end
+  end)
+
   it("ends a residual block, unless a hook or a relu of another kind is there", function()
     dm.manual_seed(3)
     local block = dm.models.resnet18{num_classes = 2}.layer1[1]

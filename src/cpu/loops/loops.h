@@ -48,13 +48,10 @@ typedef struct dm_RowJob {
   atomic_bool failed; /* out of memory */
 } dm_RowJob;
 
-enum {
-  DM_ADJACENT_CHANNELS = 16
-}; /* worked on at once where channels are the contiguous dim */
-
-/* batch_norm: x (N,C,inner) by channel, n_run runs of `run` elements, `step` apart. */
+/* batch_norm: x (N,C,inner) by channel, n_run runs of `run` elements; or vectors x (N,C), one
+   run whose elements lie n_channel apart. */
 typedef struct dm_ChannelJob {
-  int64_t n_run, run, step, run_step, channel_step;
+  int64_t n_channel, n_run, run, run_step, channel_step;
   double eps;
   bool training, relu;
   double floor; /* backward of relu: a norm up to it is 0 once it is rounded to x's dtype */
@@ -63,6 +60,9 @@ typedef struct dm_ChannelJob {
   char *y; /* the output, or gx */
   const void *w, *b;
   void *mean, *var, *invstd, *gw, *gb;
+  /* vectors: rows of a part, and two sums of each part and channel, (parts, 2, C) */
+  int64_t rows_per;
+  double *parts;
 } dm_ChannelJob;
 
 /* cross_entropy: row i of x starts at element i / inner * c * inner + i % inner. */
@@ -117,7 +117,9 @@ typedef struct dm_RealLoops {
   dm_RangeFn *slices;                                             /* dm_SliceJob */
   dm_RangeFn *rows_forward, *rows_backward;                       /* dm_RowJob */
   dm_RangeFn *channels_train, *channels_eval, *channels_backward; /* dm_ChannelJob */
-  dm_RangeFn *cross_rows;                                         /* dm_CrossJob */
+  /* The same of vectors; of parts, of rows, of parts, of rows. */
+  dm_RangeFn *vectors_moments, *vectors_forward, *vectors_sums, *vectors_backward;
+  dm_RangeFn *cross_rows;                             /* dm_CrossJob */
   void (*attend)(void *scores, int64_t n, void *lse); /* these three: attention.inc */
   void (*attend_again)(void *scores, int64_t n, const void *lse);
   void (*attend_back)(const void *weights, void *gradients, int64_t n, double scale);

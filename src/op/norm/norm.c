@@ -486,26 +486,105 @@ dm_status batch_norm_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* Fills the channel job for x (N, C, L): a channel is N runs of L contiguous elements,
-   or, for L = 1, one run of N elements that lie C apart. */
+/* Fills the channel job for x (N, C, L): a channel is N runs of L contiguous elements, or, for
+   L = 1, one run of N elements that lie C apart. */
 static void describe_channels(dm_ChannelJob *j, const dm_Tensor *x) {
   const int64_t n = x->shape[0], ch = x->shape[1], inner = dm_numel(x->ndim - 2, x->shape + 2);
   const bool flat = inner == 1;
   j->n_run = flat ? 1 : n;
   j->run = flat ? n : inner;
-  j->step = flat ? ch : 1;
+  j->n_channel = ch;
   j->run_step = ch * inner;
   j->channel_step = inner;
   j->dtype = (dm_DType)x->dtype;
   j->x = dm_tensor_data(x);
 }
-/* Runs fn over all channels in parallel; when channels alternate in memory (L = 1) a
-   thread takes enough neighbours to use whole cache lines. */
-static void for_channels(const dm_Tensor *x, dm_RangeFn *fn, dm_ChannelJob *j) {
-  const int64_t per = x->numel / dm_max_i64(1, x->shape[1]);
-  const int64_t least = j->step > 1 ? DM_ADJACENT_CHANNELS : 1;
-  if (x->numel > 0)
-    dm_parallel_for(x->shape[1], dm_max_i64(least, DM_POINT_GRAIN / dm_max_i64(1, per)), fn, j);
+/* Runs fn over all channels in parallel. */
+static void for_channels(dm_RangeFn *fn, dm_ChannelJob *j) {
+  const int64_t per = j->n_run * j->run;
+  if (j->n_channel * per > 0)
+    dm_parallel_for(j->n_channel, dm_max_i64(1, DM_POINT_GRAIN / per), fn, j);
+}
+
+/* invstd = 1 / sqrt(var + eps) of n channels in the compute type, by float64; they may be the
+   same. The gradient that works relu's sign out again relies on these bits. */
+static void fill_invstd(dm_DType compute, const void *var, int64_t n, double eps,
+                        void *invstd) {
+  const int64_t size = dm_dtype_size(compute);
+  for (int64_t k = 0; k < n; k++) {
+    double v;
+    dm_load_f64(compute, (const char *)var + k * size, 1, 1, &v);
+    v = 1 / sqrt(v + eps);
+    dm_store_f64(compute, (char *)invstd + k * size, 1, 1, &v);
+  }
+}
+
+/* ---- batch_norm of vectors, whose channels lie side by side ---- */
+
+/* Whether a row of x is a vector of channels. */
+static bool has_vectors(const dm_ChannelJob *j) {
+  return j->n_run == 1 && j->channel_step == 1 && j->n_channel > 1;
+}
+
+/* Runs fn over all rows in parallel. */
+static void for_rows(dm_RangeFn *fn, dm_ChannelJob *j) {
+  dm_parallel_for(j->run, dm_max_i64(1, DM_POINT_GRAIN / j->n_channel), fn, j);
+}
+
+/* Runs fn over parts of the rows, which depend on the shape alone, and gives how many there
+   are: j->parts has memory for their sums. */
+static dm_status sum_parts(dm_ChannelJob *j, dm_RangeFn *fn, int64_t *n_part) {
+  enum { PART = 1 << 14, MOST = 32 }; /* elements worth a part; parts */
+  const int64_t n = j->n_channel * j->run;
+  const int64_t parts = dm_max_i64(1, dm_min_i64(dm_min_i64(n / PART, MOST), j->run));
+  j->rows_per = (j->run + parts - 1) / parts;
+  *n_part = (j->run + j->rows_per - 1) / j->rows_per;
+  j->parts = dm_scratch(DM_SCRATCH_JOB, *n_part * 2 * j->n_channel * (int64_t)sizeof *j->parts);
+  if (!j->parts) return dm_fail(DM_EMEM, "batch_norm: out of memory");
+  dm_parallel_for(*n_part, dm_max_i64(1, DM_POINT_GRAIN / (j->rows_per * j->n_channel)), fn, j);
+  return DM_OK;
+}
+
+/* Mean and biased variance of each channel, in the compute type, by those of the parts. */
+static dm_status vectors_moments(dm_ChannelJob *j, dm_DType compute) {
+  int64_t n_part;
+  DM_TRY(sum_parts(j, loops_of(compute)->vectors_moments, &n_part));
+  double *const mean = j->parts, *const m2 = mean + j->n_channel;
+  for (int64_t p = 1; p < n_part; p++) {
+    const double *const mu = j->parts + 2 * p * j->n_channel, *const sq = mu + j->n_channel;
+    const double n = (double)(p * j->rows_per);
+    const double k = (double)(dm_min_i64((p + 1) * j->rows_per, j->run)) - n;
+    for (int64_t c = 0; c < j->n_channel; c++) {
+      const double d = mu[c] - mean[c];
+      m2[c] += sq[c] + d * d * (n * k / (n + k));
+      mean[c] += d * (k / (n + k));
+    }
+  }
+  for (int64_t c = 0; c < j->n_channel; c++) m2[c] /= (double)j->run;
+  dm_convert(DM_F64, mean, compute, j->mean, j->n_channel);
+  dm_convert(DM_F64, m2, compute, j->var, j->n_channel);
+  dm_scratch_trim(DM_SCRATCH_JOB);
+  return DM_OK;
+}
+
+/* All gradients of vectors. */
+static dm_status vectors_backward(dm_ChannelJob *j, dm_DType compute) {
+  int64_t n_part;
+  const int64_t size = dm_dtype_size(compute);
+  DM_TRY(sum_parts(j, loops_of(compute)->vectors_sums, &n_part));
+  double *const s1 = j->parts, *const s2 = s1 + j->n_channel;
+  for (int64_t p = 1; p < n_part; p++)
+    for (int64_t i = 0; i < 2 * j->n_channel; i++) s1[i] += s1[2 * p * j->n_channel + i];
+  dm_convert(DM_F64, s1, compute, j->gb, j->n_channel);
+  for (int64_t c = 0; c < j->n_channel; c++) {
+    double inv, gw;
+    dm_load_f64(compute, (const char *)j->invstd + c * size, 1, 1, &inv);
+    gw = s2[c] * inv;
+    dm_store_f64(compute, (char *)j->gw + c * size, 1, 1, &gw);
+  }
+  for_rows(loops_of(compute)->vectors_backward, j);
+  dm_scratch_trim(DM_SCRATCH_JOB);
+  return DM_OK;
 }
 
 /* out: y, and mean and biased variance (C) in the compute type, which the gradient
@@ -519,7 +598,7 @@ dm_status batch_norm_train_rule(dm_Call *c) {
    without elements has mean and variance 0. */
 static dm_status train_cpu(dm_Call *c, bool relu) {
   dm_Tensor *x = NULL;
-  void *own_w = NULL, *own_b = NULL;
+  void *own_w = NULL, *own_b = NULL, *invstd = NULL;
   dm_ChannelJob j = {.eps = DM_ATTR(dm_EpsAttr, c)->eps,
                      .relu = relu,
                      .y = dm_tensor_data(c->out[0]),
@@ -538,8 +617,19 @@ static dm_status train_cpu(dm_Call *c, bool relu) {
   const int64_t channels = x->shape[1];
   if (c->in[1]) DM_GO(affine(c->in[1], channels, compute, 1, &own_w, &j.w));
   if (c->in[2]) DM_GO(affine(c->in[2], channels, compute, 0, &own_b, &j.b));
-  for_channels(x, loops_of(compute)->channels_train, &j);
+  if (!has_vectors(&j)) {
+    for_channels(loops_of(compute)->channels_train, &j);
+  } else {
+    DM_GO(vectors_moments(&j, compute));
+    if (!(j.invstd = invstd = dm_alloc(channels * dm_dtype_size(compute)))) {
+      st = dm_fail(DM_EMEM, "batch_norm: out of memory");
+      goto done;
+    }
+    fill_invstd(compute, j.var, channels, j.eps, invstd);
+    for_rows(loops_of(compute)->vectors_forward, &j);
+  }
 done:
+  dm_free(invstd);
   dm_free(own_w);
   dm_free(own_b);
   dm_tensor_unref(&x);
@@ -561,19 +651,6 @@ dm_status batch_norm_eval_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return DM_OK;
 }
-/* invstd = 1 / sqrt(var + eps) of n channels in the compute type, by float64; they may be the
-   same. The gradient that works relu's sign out again relies on these bits. */
-static void fill_invstd(dm_DType compute, const void *var, int64_t n, double eps,
-                        void *invstd) {
-  const int64_t size = dm_dtype_size(compute);
-  for (int64_t k = 0; k < n; k++) {
-    double v;
-    dm_load_f64(compute, (const char *)var + k * size, 1, 1, &v);
-    v = 1 / sqrt(v + eps);
-    dm_store_f64(compute, (char *)invstd + k * size, 1, 1, &v);
-  }
-}
-
 /* y = (x - mean) * invstd * weight + bias with given statistics. */
 static dm_status eval_cpu(dm_Call *c, bool relu) {
   dm_Tensor *x = NULL;
@@ -597,9 +674,8 @@ static dm_status eval_cpu(dm_Call *c, bool relu) {
   fill_invstd(compute, var, channels, DM_ATTR(dm_EpsAttr, c)->eps, invstd);
   j.mean = (void *)(uintptr_t)mean; /* only read by channels_eval */
   j.invstd = invstd;
-  dm_RangeFn *const eval = loops_of(compute)->channels_eval;
-  if (j.step > 1) dm_parallel_for(j.run, dm_max_i64(1, DM_POINT_GRAIN / channels), eval, &j);
-  else for_channels(x, eval, &j);
+  if (has_vectors(&j)) for_rows(loops_of(compute)->vectors_forward, &j);
+  else for_channels(loops_of(compute)->channels_eval, &j);
 done:
   for (int i = 0; i < 3; i++) dm_free(own[i]);
   dm_free(invstd);
@@ -649,7 +725,8 @@ static dm_status backward_cpu(dm_Call *c, bool relu) {
     memset(j.gw, 0, (size_t)dm_tensor_bytes(c->out[1]));
     memset(j.gb, 0, (size_t)dm_tensor_bytes(c->out[2]));
   }
-  for_channels(x, loops_of(compute)->channels_backward, &j);
+  if (x->numel > 0 && has_vectors(&j)) DM_GO(vectors_backward(&j, compute));
+  else for_channels(loops_of(compute)->channels_backward, &j);
 done:
   for (int i = 0; i < 4; i++) dm_free(own[i]);
   dm_tensor_unref(&x);
