@@ -22,6 +22,7 @@ local CASES = {
   {"threshold", "00000000iiiii0", function(x) return F.threshold(x, 1, -7) end},
   {"clamp", "0000iiii000000", function(x) return dm.clamp(x, {min = -1, max = 2}) end},
   {"abs", "-----niiiiiii-", dm.abs},
+  {"nan_to_num", "iiiiiiiiiiiinn", dm.nan_to_num},
   {"sinc", "-i-ii0--i-i-nn", dm.sinc},
   {"pow", "00000000000000", function(x) return x:pow(0) end},
   {"xlogy", "nnn-n0-niinnii", function(x, other) return dm.xlogy(x, other) end, true},

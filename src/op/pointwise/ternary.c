@@ -118,12 +118,13 @@ dm_status nan_to_number_cpu(dm_Call *c) {
              0);
 }
 
-/* gy where x was kept, and 0 where it was replaced, even where gy is infinite. */
+/* gy where x was kept. Where it was replaced gy times 0, as PyTorch has it: an infinite gradient
+   becomes NaN there. Where NaN alone was, 0. */
 void nan_to_number_grad(dm_Grad *g) {
-  dm_Tensor *zero = dm_x_number(g->x, 0), *v = g->in[0], *gy = g->gy[0];
+  dm_Tensor *v = g->in[0], *gy = g->gy[0];
   if (DM_ATTR(dm_NanToNumberAttr, g)->replaced)
-    g->gx[0] = x_where(g->x, x_unary(g->x, DM_OP_isfinite, v), gy, zero);
-  else g->gx[0] = x_where(g->x, x_unary(g->x, DM_OP_isnan, v), zero, gy);
+    g->gx[0] = x_mul(g->x, gy, x_unary(g->x, DM_OP_isfinite, v));
+  else g->gx[0] = x_where(g->x, x_unary(g->x, DM_OP_isnan, v), dm_x_number(g->x, 0), gy);
 }
 
 /* ---- lerp ---- */
