@@ -34,6 +34,13 @@ typedef struct dm_SliceJob {
   atomic_bool failed; /* out of memory */
 } dm_SliceJob;
 
+/* Slices worked on at once as columns, where dm_side_by_side says so: they are not contiguous
+   and enough to fill vectors. A range begins at a multiple of them. */
+enum { DM_COLUMNS = 64, DM_LEAST_COLUMNS = 16 };
+static inline bool dm_side_by_side(const dm_Along *a) {
+  return a->inner > 1 && dm_along_slices(a) >= DM_LEAST_COLUMNS;
+}
+
 /* layer_norm, group_norm: n_rows rows of len elements; row i belongs to group
    i % groups, and each weight holds for `inner` neighbouring elements. */
 typedef struct dm_RowJob {

@@ -1,6 +1,7 @@
-/* softmax and log_softmax along a dim, forward and backward, one slice at a time. A
-   slice is loaded into the compute type (float32 for 16-bit dtypes), processed while
-   it is in cache and rounded once when it is stored; the loops are in cpu/loops/softmax.inc.
+/* softmax and log_softmax along a dim, forward and backward, one slice or one block of
+   neighbouring slices at a time. It is loaded into the compute type (float32 for 16-bit
+   dtypes), processed while it is in cache and rounded once when it is stored; the loops are
+   in cpu/loops/softmax.inc.
 
    softmax: y_i = e^(x_i - m) / sum_k e^(x_k - m) with m the maximum, so that no
    exponential overflows; log_softmax: y_i = x_i - m - log sum_k e^(x_k - m). The
@@ -20,7 +21,9 @@ static dm_status run(dm_Call *c, dm_SliceJob *j) {
   j->to = (dm_DType)c->out[0]->dtype;
   j->y = dm_tensor_data(c->out[0]);
   atomic_init(&j->failed, false);
-  dm_parallel_for(dm_along_slices(&j->at), dm_max_i64(1, DM_POINT_GRAIN / 4 / j->at.n),
+  const int64_t unit = dm_side_by_side(&j->at) ? DM_COLUMNS : 1;
+  const int64_t grain = unit * dm_max_i64(1, DM_POINT_GRAIN / 4 / j->at.n / unit);
+  dm_parallel_for(dm_along_slices(&j->at), grain,
                   j->to == DM_F64 ? dm_loops()->f64.slices : dm_loops()->f32.slices, j);
   return atomic_load(&j->failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
 }
