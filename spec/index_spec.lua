@@ -336,6 +336,91 @@ describe("a key", function()
   end)
 end)
 
+-- What each reduction makes of the element x and the source's v.
+local REDUCE = {
+  add = function(x, v) return x + v end,
+  set = function(_, v) return v end,
+  prod = function(x, v) return x * v end,
+  amax = math.max,
+  amin = math.min,
+}
+
+-- x with src reduced into it one element after another, as a list.
+local function scattered(x, dim, index, src, reduce)
+  local out, at, from = case.values(x), case.values(index), case.values(src)
+  local function offset(shape, cell, position)
+    local sum = 0
+    for d = 1, #shape do sum = sum * shape[d] + (d == dim and position or cell[d]) - 1 end
+    return sum + 1
+  end
+  local i = 0
+  each(index.shape, function(cell)
+    i = i + 1
+    local to = offset(x.shape, cell, at[i])
+    out[to] = REDUCE[reduce](out[to], from[offset(src.shape, cell, cell[dim])])
+  end)
+  return out
+end
+
+describe("scatter", function()
+  -- The op of a reduction's name.
+  local function run(x, dim, index, src, reduce)
+    if reduce == "set" then return x:scatter(dim, index, src) end
+    if reduce == "add" then return x:scatter_add(dim, index, src) end
+    return x:scatter_reduce(dim, index, src, reduce)
+  end
+
+  -- Few positions are drawn, so that most occur several times. Some tensors are large enough
+  -- for several threads, in rows that are short, or long, or cut by a larger source.
+  local CASES = {
+    {x = {5}, index = {9}, dim = 1}, {x = {4, 3}, index = {6, 3}, dim = 1},
+    {x = {4, 3}, index = {2, 5}, dim = 2}, {x = {3, 200}, index = {7, 190}, dim = 1},
+    {x = {9, 701}, index = {64, 701}, dim = 1}, {x = {9, 701}, index = {64, 650}, dim = 1},
+    {x = {9, 5}, index = {9000, 5}, dim = 1}, {x = {3, 7, 401}, index = {3, 40, 401}, dim = 2},
+    {x = {6, 3, 131}, index = {90, 3, 130}, dim = 1}, {x = {99, 7}, index = {99, 400}, dim = 2},
+  }
+  local DTYPES = {"float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8"}
+  local threads = dm.get_num_threads()
+  teardown(function() dm.set_num_threads(threads) end)
+
+  for k, c in ipairs(CASES) do
+    it("writes in the order of the positions: case " .. k, function()
+      dm.manual_seed(k)
+      local larger = {}
+      for d = 1, #c.index do larger[d] = c.index[d] + d % 2 end
+      for reduce in pairs(REDUCE) do
+        local dtype = DTYPES[(k + #reduce) % #DTYPES + 1]
+        if reduce == "add" then dtype = k % 4 == 0 and "float32" or "int64" end
+        -- whole numbers that every dtype holds, as it does their products and those sums
+        local most = reduce == "prod" and 1 or 2
+        local x = dm.randint(0, most, c.x, {dtype = "float32"}):to(dtype)
+        local src = dm.randint(0, most, larger, {dtype = "float32"}):to(dtype)
+        local index = dm.randint(1, c.x[c.dim], c.index)
+        if reduce == "add" and k % 2 == 1 then -- what the sums round to tells the order
+          x, src = dm.randn(c.x, {dtype = "float64"}), dm.randn(larger, {dtype = "float64"})
+        end
+        local want = scattered(x, c.dim, index, src, reduce)
+        -- the same elements in columns instead of rows
+        local turned = #c.index > 1 and src:transpose(1, -1):contiguous():transpose(1, -1) or src
+        for n = 1, 3 do
+          dm.set_num_threads(n)
+          assert.same(want, case.values(run(x, c.dim, index, src, reduce)))
+          assert.same(want, case.values(run(x, c.dim, index, turned, reduce)))
+        end
+      end
+    end)
+  end
+
+  it("keeps NaN in extremes, wherever it comes", function()
+    local x, nan = dm.tensor{{1, 2, 0 / 0, 4}}, 0 / 0
+    local src, index = dm.tensor{{3, nan, 1, 1}, {2, 5, 9, 6}}, dm.ones(2, 4, {dtype = "int64"})
+    assert.equal("3 nan nan 6", (table.concat(case.values(
+      x:scatter_reduce(1, index, src, "amax")), " "):gsub("%-?nan", "nan"):gsub("%.0", "")))
+    assert.equal("1 nan nan 1", (table.concat(case.values(
+      x:scatter_reduce(1, index, src, "amin")), " "):gsub("%-?nan", "nan"):gsub("%.0", "")))
+  end)
+end)
+
 describe("what PyTorch calls a view", function()
   it("writes to its base", function()
     local views = {

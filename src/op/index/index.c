@@ -244,11 +244,13 @@ dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *lik
 
 /* ---- single elements: gather, scatter, scatter_add, scatter_reduce_self ---- */
 
-/* A traversal of the index in row-major order, or by slices along dim. */
+/* A traversal of the index in row-major order, whose dims are those outside of dim, dim, and
+   those inside. */
 typedef struct Traversal {
   dm_Iter it;
   int64_t step;   /* x's stride along dim */
   int64_t length; /* the index's size along dim */
+  int64_t inner;  /* and the product of its sizes inside */
   dm_RunFn *run;
 } Traversal;
 
@@ -301,26 +303,44 @@ SCATTER(add_i64, uint64_t, +=) /* unsigned: wraps modulo 2^64 */
       *p = JOINED;                                                                      \
     }                                                                                   \
   }
+/* v if the test holds, else x, without a branch, which would often be predicted wrong. */
+#define EITHER(TYPE, TEST) ((const TYPE[2]){x, v})[TEST]
 REDUCE(prod_f32, float, x *v)
 REDUCE(prod_f64, double, x *v)
 REDUCE(prod_i64, int64_t, (int64_t)((uint64_t)x *(uint64_t)v)) /* wraps */
-REDUCE(amax_f32, float, v > x || v != v ? v : x)
-REDUCE(amax_f64, double, v > x || v != v ? v : x)
-REDUCE(amax_i64, int64_t, v > x ? v : x)
-REDUCE(amin_f32, float, v < x || v != v ? v : x)
-REDUCE(amin_f64, double, v < x || v != v ? v : x)
-REDUCE(amin_i64, int64_t, v < x ? v : x)
+REDUCE(amax_f32, float, EITHER(float, (v > x) | (v != v)))
+REDUCE(amax_f64, double, EITHER(double, (v > x) | (v != v)))
+REDUCE(amax_i64, int64_t, EITHER(int64_t, v > x))
+REDUCE(amin_f32, float, EITHER(float, (v < x) | (v != v)))
+REDUCE(amin_f64, double, EITHER(double, (v < x) | (v != v)))
+REDUCE(amin_i64, int64_t, EITHER(int64_t, v < x))
+#undef EITHER
 #undef REDUCE
 
-/* Thread bodies: any elements (gather), or whole slices along dim (scatter), whose
-   writes stay in order. */
+/* Thread bodies: any elements (gather), or whole slices along dim (scatter). A slice's writes
+   stay in order, since of several slices the walk takes the first elements, then the second
+   ones, and so on. */
 static void run_elements(void *ctx, int64_t begin, int64_t end) {
   const Traversal *w = ctx;
   dm_iter_range(&w->it, begin, end, w->run, ctx);
 }
 static void run_slices(void *ctx, int64_t begin, int64_t end) {
   const Traversal *w = ctx;
-  dm_iter_range(&w->it, begin * w->length, end * w->length, w->run, ctx);
+  const int64_t length = w->length, inner = w->inner;
+  while (begin < end) {
+    const int64_t column = begin % inner, row = begin / inner * length;
+    int64_t n = dm_min_i64(inner - column, end - begin);
+    if (n == inner) {
+      n = (end - begin) / inner * inner;
+      dm_iter_range(&w->it, row * inner, row * inner + n * length, w->run, ctx);
+    } else {
+      for (int64_t i = 0; i < length; i++) {
+        const int64_t at = (row + i) * inner + column;
+        dm_iter_range(&w->it, at, at + n, w->run, ctx);
+      }
+    }
+    begin += n;
+  }
 }
 
 /* The index of a dtype's loop in tables by size: 0 to 3 for 1, 2, 4 and 8 bytes. */
@@ -409,29 +429,38 @@ dm_status dm_check_scatter(dm_Call *c) { return check_scatter(c, false); }
 dm_status scatter_add_rule(dm_Call *c) { return check_scatter(c, false); }
 dm_status scatter_reduce_self_rule(dm_Call *c) { return check_scatter(c, false); }
 
-/* A view of t with the index's shape and dim as the last dim, so that the iterator
-   runs along dim. */
-static dm_Tensor slices_of(const dm_Tensor *t, const dm_Tensor *index, int dim) {
+/* A view of t with the index's shape whose dims are those of `order`. */
+static dm_Tensor view_in_order(const dm_Tensor *t, const dm_Tensor *index, const int *order) {
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
-  int k = 0;
   for (int d = 0; d < index->ndim; d++) {
-    const int from = d == index->ndim - 1 ? dim : d < dim ? d : d + 1;
-    shape[k] = index->shape[from];
-    stride[k++] = t->ndim ? t->stride[from] : 0;
+    shape[d] = index->shape[order[d]];
+    stride[d] = t->ndim ? t->stride[order[d]] : 0;
   }
   return dm_view_of(t, index->ndim, shape, stride, t->offset);
 }
 
-/* Runs a scatter loop over all slices along dim in parallel, one slice at a time. */
+/* Runs a scatter loop over all slices along dim in parallel. The slices that a thread has are
+   neighbours: it walks them together, row by row, in the order of memory. Where a row is short,
+   dim becomes the last one, for longer runs. */
 static void scatter_into(dm_Tensor *x, dm_Tensor *src, dm_Tensor *at, int dim, dm_RunFn *run) {
+  enum { WIDTH = 64 }; /* columns that a thread has at least, for runs that pay */
   if (at->numel == 0) return;
-  dm_Tensor to = slices_of(x, at, dim), from = slices_of(src, at, dim);
-  dm_Tensor positions = slices_of(at, at, dim);
-  to.stride[dm_max_i64(at->ndim, 1) - 1] = 0;
+  const int last = (int)dm_max_i64(at->ndim, 1) - 1;
+  int order[DM_MAX_DIM];
+  int64_t inner = 1;
+  for (int d = dim + 1; d < at->ndim; d++) inner *= at->shape[d];
+  const bool turn = inner < 2 * WIDTH;
+  for (int d = 0; d <= last; d++) order[d] = !turn || d < dim ? d : d < last ? d + 1 : dim;
+  dm_Tensor to = view_in_order(x, at, order), from = view_in_order(src, at, order);
+  dm_Tensor positions = view_in_order(at, at, order);
+  to.stride[turn ? last : dim] = 0;
   dm_Tensor *t[3] = {&to, &from, &positions};
-  Traversal w = {.step = x->stride[dim], .length = at->shape[dim], .run = run};
+  Traversal w = {
+      .step = x->stride[dim], .length = at->shape[dim], .inner = turn ? 1 : inner, .run = run};
   dm_iter_init(&w.it, 3, t);
-  dm_parallel_for(at->numel / w.length, dm_max_i64(1, GRAIN / w.length), run_slices, &w);
+  const int64_t n = at->numel / w.length, threads = dm_threads_here();
+  const int64_t wide = dm_max_i64(WIDTH, (n + threads - 1) / threads);
+  dm_parallel_for(n, dm_max_i64(dm_min_i64(wide, w.inner), GRAIN / w.length), run_slices, &w);
 }
 
 /* A copy of x, into which the source is written. */
