@@ -80,6 +80,22 @@ describe("copies", function()
     same(want, x:flip(3):permute(2, 3, 1):clone(), "permuted")
   end)
 
+  it("of rows of 2 KiB and more, from and to any address", function()
+    for _, columns in ipairs{2047, 2048, 2049, 2111, 2112, 2113, 4211} do
+      for _, dtype in ipairs{"uint8", "bfloat16", "float32"} do
+        local x, list = numbered({3, columns}, dtype)
+        local rolled = listed(3, columns, function(i, j)
+          return list[(i - 1) * columns + (j - 6) % columns + 1]
+        end)
+        local what = ("%d of %s"):format(columns, dtype)
+        same(rolled, x:roll(5, 2), what)
+        same(rolled, dm.cat({x, x:roll(5, 2)}, 2):narrow(2, columns + 1, columns), what)
+        same(list, dm.cat({x:narrow(2, 1, 3), x:narrow(2, 4, columns - 3)}, 2), what)
+        same(list, x:index_select(1, dm.tensor({1, 2, 3})), what)
+      end
+    end
+  end)
+
   it("into rows of a join", function()
     for _, rows in ipairs{1, 8, 9, 300} do
       for _, columns in ipairs{1, 3, 8, 9} do

@@ -9,6 +9,13 @@ enum { GRAIN = 32768 }; /* elements that a thread takes at a time */
 
 /* ---- contiguous ---- */
 
+/* The last block overlaps the one before it. */
+void dm_copy_long(char *to, const char *from, int64_t n) {
+  enum { BLOCK = 64 };
+  for (int64_t i = 0; i + BLOCK < n; i += BLOCK) memcpy(to + i, from + i, BLOCK);
+  memcpy(to + n - BLOCK, from + n - BLOCK, BLOCK);
+}
+
 typedef struct Bytes {
   const char *from;
   char *to;
@@ -110,7 +117,7 @@ static bool try_transpose(dm_Tensor *out, dm_Tensor *in) {
     const int64_t to_step = stride[0], from_step = stride[1];                             \
     DM_UNUSED(ctx);                                                                       \
     if (to_step == 1 && from_step == 1) {                                                 \
-      memcpy(to, from, (size_t)n * sizeof(Item));                                         \
+      dm_copy_row(ptr[0], ptr[1], n *(int64_t)sizeof(Item));                              \
     } else if (to_step == 1 && from_step == -1) {                                         \
       for (int64_t i = 0; i < n; i++) to[i] = from[-i];                                   \
     } else if (to_step == 1 && from_step == 0) {                                          \

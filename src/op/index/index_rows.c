@@ -52,7 +52,7 @@ static Rows rows_of(const dm_Tensor *x, int dim, const dm_Tensor *at) {
 
 /* Copies n elements; a single one as a word, which the compiler turns into one move. */
 static void put_copy(char *dst, const char *src, int64_t n, int64_t size) {
-  if (n > 1) memcpy(dst, src, (size_t)(n * size));
+  if (n > 1) dm_copy_row(dst, src, n * size);
   else if (size == 4) memcpy(dst, src, 4);
   else if (size == 8) memcpy(dst, src, 8);
   else memcpy(dst, src, (size_t)size);
@@ -104,8 +104,7 @@ static void take_rows(void *ctx, int64_t begin, int64_t end) {
     else if (single == 4) take_32(to, block, at, n);
     else if (single == 8) take_64(to, block, at, n);
     else
-      for (int64_t k = 0; k < n; k++)
-        memcpy(to + k * bytes, block + at[k] * bytes, (size_t)bytes);
+      for (int64_t k = 0; k < n; k++) dm_copy_row(to + k * bytes, block + at[k] * bytes, bytes);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/sizes.h"
+#include "core/copy.h"
 #include "cpu/threads.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
@@ -23,7 +24,7 @@ enum {
 /* The product of n sizes; 1 for none. */
 static int64_t product(const int64_t *v, int n) { return dm_numel(n, v); }
 
-/* Rows to copy with one memcpy each. */
+/* Rows to copy. */
 typedef struct Rows {
   const char *src;
   char *dst;
@@ -34,7 +35,7 @@ typedef struct Rows {
 static void copy_rows(void *ctx, int64_t begin, int64_t end) {
   const Rows *r = ctx;
   for (int64_t i = begin; i < end; i++)
-    memcpy(r->dst + i * r->pitch, r->src + i * r->bytes, (size_t)r->bytes);
+    dm_copy_row(r->dst + i * r->pitch, r->src + i * r->bytes, r->bytes);
 }
 
 /* Copies src, as `outer` rows of `row` elements, into columns at .. at + row - 1 of
