@@ -4,9 +4,9 @@
    two traversals, which give the same blocks and the same bits: by rows, when the
    reduced elements of one output are close together in memory, and by tiles of
    neighbouring outputs, when the kept elements are (a bias gradient: sum of (N, C) over
-   N). A long reduction with few outputs is split into chunks of a fixed size whose
-   states are merged in order, so that the result does not depend on the number of
-   threads. */
+   N) or when an output has but a few elements. A long reduction with few outputs is split into
+   chunks of a fixed size whose states are merged in order, so that the result does not depend
+   on the number of threads. */
 #ifndef DM_REDUCE_H
 #define DM_REDUCE_H
 

@@ -23,6 +23,7 @@ enum {
   BROAD = 1024,          /* the same for reductions whose state is one float */
   ROWS = DM_REDUCE_ROWS, /* reduced elements gathered per output before they are joined */
   CHUNK = 65536,         /* elements of one chunk of a long reduction */
+  MINUTE = 8,            /* reduced elements per output that do not pay for a call */
   FEW = 64,     /* with at most so many outputs a long reduction is split into chunks */
   FEW_TILES = 8 /* the same for tiles, and the number of chunks it is split into */
 };
@@ -278,10 +279,13 @@ static void by_tiles(void *ctx, int64_t begin, int64_t end) {
 }
 
 /* Tiles are better when neighbouring outputs are closer in memory than neighbouring
-   reduced elements. */
+   reduced elements, and where an output has so few elements that a call for it would cost more
+   than they do: a tile's elements are then in cache for its later rows. */
 static bool better_in_tiles(const Job *j) {
   const int64_t along = j->red.stride[0][j->red.ndim - 1];
-  return j->width >= 4 && llabs(j->step) < llabs(along) && j->n_red > 1;
+  if (j->n_red <= 1 || j->width < 4) return false;
+  if (j->columns && j->n_red <= MINUTE && j->width >= TILE) return true;
+  return llabs(j->step) < llabs(along);
 }
 
 /* The number of reduced elements per chunk: all of them, or a part when there are few
