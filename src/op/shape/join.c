@@ -44,7 +44,8 @@ static dm_status copy_columns(dm_Tensor *out, dm_Tensor *src, int64_t outer, int
                               int64_t out_row, int64_t at) {
   if (src->numel == 0) return DM_OK;
   const int64_t size = dm_dtype_size((dm_DType)out->dtype);
-  const bool rows_pay = row > SHORT_ROW || outer <= SHORT_ROW;
+  /* a single row is a contiguous part of out, whose copy several threads share */
+  const bool rows_pay = outer > 1 && (row > SHORT_ROW || outer <= SHORT_ROW);
   if (rows_pay && src->dtype == out->dtype && dm_tensor_is_contiguous(src)) {
     Rows r = {dm_tensor_data(src), (char *)dm_tensor_data(out) + at * size, row * size,
               out_row * size};
