@@ -417,7 +417,7 @@ dm_status dstack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 3, 2, true
 /* Vectors count as columns (N, 1); joined along the second dim. */
 dm_status column_stack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 2, 1, true); }
 
-/* Each block (m, n) is padded with zeros to all columns, and the blocks are joined
+/* Each block (m, n) is joined with zeros to all columns, and the blocks are joined
    along the rows. */
 dm_status block_diag_compose(dm_Call *c, dm_X *x) {
   DM_TRY(check_list(c));
@@ -437,10 +437,12 @@ dm_status block_diag_compose(dm_Call *c, dm_X *x) {
   for (int i = 0; i < c->n_in; i++) {
     const dm_Tensor *t = c->in[i];
     const int64_t n = t->ndim ? t->shape[t->ndim - 1] : 1;
-    const dm_PadAttr zeros = {{2, {at, columns - at - n}}, 0, 0};
-    const int64_t to = dtype, shape[2] = {t->ndim == 2 ? t->shape[0] : 1, n};
-    rows[i] = x_reshape(x, dm_x(x, DM_OP_cast, &to, 1, t), 2, shape);
-    rows[i] = dm_x(x, DM_OP_pad, &zeros, 1, rows[i]);
+    const int64_t to = dtype, dim = 1, m = t->ndim == 2 ? t->shape[0] : 1;
+    dm_Tensor *block = x_reshape(x, dm_x(x, DM_OP_cast, &to, 1, t), 2, (int64_t[2]){m, n});
+    dm_Tensor *zero = block ? x_zeros(x, 1, (int64_t[1]){1}, block) : NULL;
+    dm_Tensor *left = x_expand(x, zero, 2, (int64_t[2]){m, at});
+    dm_Tensor *right = x_expand(x, zero, 2, (int64_t[2]){m, columns - at - n});
+    rows[i] = dm_x(x, DM_OP_cat, &dim, 3, left, block, right);
     at += n;
   }
   const dm_status st = call_joined(c, x, DM_OP_cat, 0, rows);
