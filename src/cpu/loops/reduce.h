@@ -25,7 +25,9 @@ enum {
   DM_N_REDUCE
 };
 
-/* A row of outputs at once: v (n) joins what each has so far. */
-typedef void dm_ReduceColumnsF32(float *so_far, const float *v, int64_t n, float param);
+/* A row of outputs at once: v (rows, n), whose rows lie `step` apart, joins what each has so
+   far, row after row. */
+typedef void dm_ReduceColumnsF32(float *so_far, const float *v, int64_t step, int64_t rows,
+                                 int64_t n, float param);
 
 #endif

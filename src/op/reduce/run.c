@@ -154,10 +154,22 @@ PASSES(f64, double, DM_F64)
 PASSES(i64, int64_t, DM_I64)
 #undef PASSES
 
+/* Whether states are sums of floats: then they are merged without a call. */
+static bool adds(const Job *j) {
+  return j->compute != DM_I64 &&
+         (j->reduction->loop == DM_REDUCE_SUM || j->reduction->loop == DM_REDUCE_NANSUM);
+}
+
 /* Ends a group of ROWS rows of a tile whose outputs keep one float each: the floats are
    merged into the float64 states and reset. */
 static void flush_columns(Pass *w) {
   float *v = w->buf;
+  for (int64_t k = 0; k < w->cols && adds(w->j); k++) {
+    w->acc[k * w->j->n_chunk].a += (double)v[k];
+    v[k] = 0;
+  }
+  w->fill = 0;
+  if (adds(w->j)) return;
   const float start = (float)w->j->reduction->start.a;
   for (int64_t k = 0; k < w->cols; k++) {
     dm_Acc more = w->j->reduction->start;
@@ -165,22 +177,25 @@ static void flush_columns(Pass *w) {
     w->j->reduction->merge(w->acc + k * w->j->n_chunk, &more);
     v[k] = start;
   }
-  w->fill = 0;
 }
 /* Joins rows of `cols` neighbouring elements to as many running floats; sums are
    flushed to float64 every ROWS rows. */
 static void tile_columns(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
   Pass *w = ctx;
   const Job *j = w->j;
-  const int loop = j->reduction->loop;
-  const bool direct = j->dtype == DM_F32 && j->step == 1,
-             sums = loop == DM_REDUCE_SUM || loop == DM_REDUCE_NANSUM;
-  float row[BROAD];
-  for (int64_t r = 0; r < n; r++) {
-    const char *p = ptr[0] + r * stride[0] * j->red.size[0];
-    if (!direct) dm_load_f32(j->dtype, p, j->step, w->cols, row);
-    j->columns(w->buf, direct ? (const float *)(const void *)p : row, w->cols, (float)j->param);
-    if (sums && ++w->fill == ROWS) flush_columns(w);
+  const bool direct = j->dtype == DM_F32 && j->step == 1, sums = adds(j);
+  enum { AT_ONCE = 4 }; /* rows */
+  const int64_t step = stride[0] * j->red.size[0];
+  float row[AT_ONCE * BROAD];
+  for (int64_t r = 0; r < n;) {
+    const char *p = ptr[0] + r * step;
+    const int m = (int)dm_min_i64(dm_min_i64(AT_ONCE, n - r), sums ? ROWS - w->fill : AT_ONCE);
+    for (int64_t q = 0; q < m && !direct; q++)
+      dm_load_f32(j->dtype, p + q * step, j->step, w->cols, row + q * BROAD);
+    j->columns(w->buf, direct ? (const float *)(const void *)p : row,
+               direct ? stride[0] : BROAD, m, w->cols, (float)j->param);
+    if (sums && (w->fill += m) == ROWS) flush_columns(w);
+    r += m;
   }
 }
 
@@ -192,15 +207,17 @@ static void finish(const Job *j, dm_Acc *acc, int64_t first, int64_t n) {
   int64_t *index = out[1] ? dm_tensor_data(out[1]) : NULL;
   const dm_DType to = out[0] ? (dm_DType)out[0]->dtype : DM_I64;
   const int64_t size = dm_dtype_size(to);
-  const bool real = j->reduction->value && j->compute != DM_I64;
+  const bool real = j->reduction->value && j->compute != DM_I64, sums = adds(j);
   for (int64_t at = 0, m; at < n; at += m) {
     double v[TILE];
     m = dm_min_i64(TILE, n - at);
     for (int64_t i = 0; i < m; i++) {
       dm_Acc *s = acc + (at + i) * j->n_chunk;
-      for (int64_t k = 1; k < j->n_chunk; k++) j->reduction->merge(s, s + k);
+      for (int64_t k = 1; k < j->n_chunk; k++)
+        if (sums) s->a += s[k].a;
+        else j->reduction->merge(s, s + k);
       if (index) index[first + at + i] = s->k + j->base;
-      if (real) v[i] = j->reduction->value(s, j->param, j->n_red);
+      if (real) v[i] = j->reduction->plain ? s->a : j->reduction->value(s, j->param, j->n_red);
       else if (value) dm_store_i64(to, value + (first + at + i) * size, 1, 1, &s->i);
     }
     if (real && value) dm_store_f64(to, value + (first + at) * size, 1, m, v);
