@@ -225,7 +225,8 @@ end
 local function circles()
   local index, low, on_stack, stack, next_index, found = {}, {}, {}, {}, 1, {}
   local function pop_circle(root)
-    local members, unit = {}
+    local members = {}
+    local unit
     repeat
       unit = table.remove(stack)
       on_stack[unit] = nil

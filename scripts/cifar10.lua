@@ -15,6 +15,7 @@ local command_line = require "command_line"
 local nn, optim, data, transforms = dm.nn, dm.optim, dm.data, dm.transforms
 local stop = command_line.stop
 
+---@type table<string, table>
 local RECIPES = {
   printed = {epochs = 50, weight_decay = 1e-4, mean = {0.5, 0.5, 0.5}, std = {0.5, 0.5, 0.5}},
   usual = {epochs = 100, weight_decay = 5e-4, mean = {0.4914, 0.4822, 0.4465},

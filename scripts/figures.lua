@@ -35,9 +35,9 @@ local function parts(line, inside)
 end
 
 -- The same for Lua, whose sources have no comments of several lines.
-local function lua_parts(line)
+local function lua_parts(line, _)
   local first = line:find("%-%-")
-  return line:sub(1, (first or 0) - 1):find "%S" ~= nil, first ~= nil
+  return line:sub(1, (first or 0) - 1):find "%S" ~= nil, first ~= nil, false
 end
 
 -- The files of folders with one of these endings, without the emulated device.

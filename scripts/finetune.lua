@@ -47,6 +47,7 @@ local function stop(problem) command_line.stop("finetune.lua: " .. problem) end
 
 local MEAN, STD = {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}
 local function known_set(make, mean, std)
+  ---@return any
   local function part(train)
     local set, problem = make(args.data, {train = train, transform = transforms.Compose{
       transforms.ToTensor(), transforms.Normalize(mean, std)}})

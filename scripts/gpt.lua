@@ -50,7 +50,7 @@ local n_rank = command_line.ranks(args)
 local rank = dist.get_rank()
 
 local function fail(message, ...)
-  command_line.stop("gpt.lua: " .. message:format(...))
+  return command_line.stop("gpt.lua: " .. message:format(...))
 end
 
 -- ---- text ----
@@ -75,8 +75,8 @@ local function corpus()
     local tokens = args.tokenizer and text.GPT2Tokenizer(args.tokenizer)
     return file, tokens and #tokens or largest(file), tokens
   end
-  local file <close>, why = io.open(args.data, "rb")
-  if not file then fail("%s; hint: --data wants a text", why) end
+  local opened, why = io.open(args.data, "rb")
+  local file <close> = opened or fail("%s; hint: --data wants a text", why)
   local whole = file:read "a"
   local tokens
   if args.tokens == "gpt2" then

@@ -109,7 +109,7 @@ local function read_log(path)
       if name == entry then kernels[name] = of end
     elseif of and line:find "stack frame" then
       local stack, stores, loads = line:match "(%d+) bytes stack frame, (%d+) .-, (%d+)"
-      of.stack, of.spills = tonumber(stack), math.max(tonumber(stores), tonumber(loads))
+      of.stack, of.spills = tonumber(stack), math.max(tonumber(stores) or 0, tonumber(loads) or 0)
     elseif of and line:find "Used %d+ registers" then
       of.registers = tonumber(line:match "Used (%d+)")
       of.shared = tonumber(line:match "(%d+) bytes smem" or 0)

@@ -60,7 +60,8 @@ for _, name in ipairs(rows.names) do
   end
 end
 local x = dm.cat(inputs, 2)
-local y, classes, mean, deviation = rows[args.target]
+local y = rows[args.target]
+local classes, mean, deviation
 if dm.is_tensor(y) then
   y, mean, deviation = standardised(y)
   y = y:float():unsqueeze(2)

@@ -63,6 +63,7 @@ local function of_rank(message)
 end
 
 -- Writes a message and ends the program with 1.
+---@return any # never
 function command_line.stop(message)
   io.stderr:write(of_rank(message), "\n")
   os.exit(1, true)

@@ -35,7 +35,8 @@ return function(run)
   local losses = {}
   for step = 1, 30 do
     losses[step] = run.step(optimizer, function()
-      local meta_loss = 0
+      local meta_loss ---@type demilune.Tensor|number
+      meta_loss = 0
       for _ = 1, 4 do
         local sample = task()
         local params = adapt(sample())

@@ -48,7 +48,8 @@ return function(run)
   local model = SNLIClassifier(config):to(run.device)
   local criterion = nn.CrossEntropyLoss()
   local optimizer = optim.Adam(model:parameters(), {lr = 0.02})
-  local losses, answer = {}, nil
+  local losses = {}
+  local answer ---@type any
   for i = 1, 20 do
     losses[i] = run.step(optimizer, function()
       answer = model(batch)

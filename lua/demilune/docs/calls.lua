@@ -69,7 +69,7 @@ local function in_full(text) return (text:gsub("%f[%w.]Tensor%f[%W]", TENSOR):gs
 ---@return table
 function calls.tags(lines)
   local tags = {params = {}, order = {}, returns = {}, text = {}}
-  local last
+  local last, is_example
   for _, line in ipairs(lines) do
     local tag, rest = line:match "^%s*%-%-%-@(%a+)%s+(.*)$"
     if tag == "param" then
@@ -84,8 +84,13 @@ function calls.tags(lines)
       tags.returns[#tags.returns + 1] = last
     elseif not tag then
       local text = line:match "^%s*%-%-%-?%s?(.*)$"
-      if last and not text:find "^```" then last.text = last.text .. " " .. text
-      else tags.text[#tags.text + 1] = text end
+      if last and text:find "^```" then
+        is_example = not is_example -- of which entries tell by themselves
+      elseif last and not is_example then
+        last.text = last.text .. " " .. text
+      elseif not last then
+        tags.text[#tags.text + 1] = text
+      end
     end
   end
   return tags

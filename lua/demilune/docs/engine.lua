@@ -470,7 +470,7 @@
 ---@name Tensor.item
 
 --- The elements as a table, nested as the dims are; of a 0-dim tensor the number.
----@return table|number
+---@return any
 ---```lua
 ---dm.ones(2, 2):totable()  --> {{1, 1}, {1, 1}}
 ---dm.tensor(5):totable()  --> 5

@@ -2,6 +2,9 @@
 -- itself: an editor completes names and options, and shows their documentation. A file a module;
 -- each says by `---@meta NAME` what `require` it stands for, and returns the module.
 --
+-- What every tensor has is written as assignments, not as ---@field: a table of numbers given for
+-- a tensor would otherwise be told to lack those fields.
+--
 -- A class's constructor is written as a function that returns an object: its call and the call of
 -- its objects have different arguments, and one ---@overload cannot tell them apart. Classes that
 -- programs extend are tables.
@@ -52,20 +55,12 @@ local TENSOR = [[
 ---@meta _
 
 --- A tensor: elements of one dtype in a shape, on a device.
----@class demilune.Tensor
----@field shape integer[] the size of each dim
----@field dtype demilune.DType
----@field device demilune.Device
+---@class demilune.Tensor: userdata
 ---@field grad demilune.Tensor? after backward(), of a leaf that requires a gradient
----@field requires_grad boolean
----@field is_leaf boolean
 ---@field grad_fn any? the op that made it; nil of a leaf
----@field data demilune.Tensor the same elements, without history
----@field T demilune.Tensor its dims in reverse
----@field mT demilune.Tensor its last two dims exchanged
----@field [integer] demilune.Tensor
----@field [table] demilune.Tensor
----@field [demilune.Tensor] demilune.Tensor
+---@field [integer] demilune.Tensor|any
+---@field [table] demilune.Tensor|any
+---@field [demilune.Tensor] demilune.Tensor|any
 ---@operator add(demilune.Tensor|number): demilune.Tensor
 ---@operator sub(demilune.Tensor|number): demilune.Tensor
 ---@operator mul(demilune.Tensor|number): demilune.Tensor
@@ -76,6 +71,27 @@ local TENSOR = [[
 ---@operator unm: demilune.Tensor
 ---@operator len: integer
 local Tensor = {}
+
+--- the size of each dim
+---@type integer[]
+Tensor.shape = nil
+---@type demilune.DType
+Tensor.dtype = nil
+---@type demilune.Device
+Tensor.device = nil
+---@type boolean
+Tensor.requires_grad = nil
+---@type boolean
+Tensor.is_leaf = nil
+--- the same elements, without history
+---@type demilune.Tensor
+Tensor.data = nil
+--- its dims in reverse
+---@type demilune.Tensor
+Tensor.T = nil
+--- its last two dims exchanged
+---@type demilune.Tensor
+Tensor.mT = nil
 ]]
 
 -- ---- lines ----
@@ -301,6 +317,7 @@ local MODULE_FIELDS = {"---@field [integer] demilune.nn.Module", "---@field [str
 local FIELDS = {
   ["nn.Module"] = {"---@field training boolean", table.unpack(MODULE_FIELDS)},
   ["optim.Optimizer"] = {"---@field param_groups table[]", "---@field state table"},
+  ["data.DataLoader"] = {"---@field n_samples integer of the data set, or of the sampler's part"},
 }
 
 -- A class as a table, which makes an object where it is called and has `extend`.

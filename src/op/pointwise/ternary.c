@@ -118,8 +118,8 @@ dm_status nan_to_number_cpu(dm_Call *c) {
              0);
 }
 
-/* gy where x was kept. Where it was replaced gy times 0, as PyTorch has it: an infinite gradient
-   becomes NaN there. Where NaN alone was, 0. */
+/* gy where x was kept. Where it was replaced gy times 0, as PyTorch has it: an infinite
+   gradient becomes NaN there. Where NaN alone was, 0. */
 void nan_to_number_grad(dm_Grad *g) {
   dm_Tensor *v = g->in[0], *gy = g->gy[0];
   if (DM_ATTR(dm_NanToNumberAttr, g)->replaced)
