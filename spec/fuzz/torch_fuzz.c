@@ -4,13 +4,13 @@
 
 static const char reader[] =
     "local dm = require 'demilune'\n"
-    "local torch_file = require 'demilune.torch_file'\n"
+    "local core, torch_file = require 'demilune.core', require 'demilune.torch_file'\n"
     "local names = {'a/data.pkl', 'a/data/0', 'a/data/1'}\n"
     "local zeros = ('\\0'):rep(64)\n"
     "local function open(bytes)\n"
     "  return {read = function(_, i) return i == 1 and bytes or zeros end,\n"
     "    size = function() return 64 end,\n"
-    "    tensor = function(_, _, dtype) return dm._from_bytes(zeros, dtype) end}\n"
+    "    tensor = function(_, _, dtype) return core._from_bytes(zeros, dtype) end}\n"
     "end\n"
     "return function(path)\n"
     "  local file <close> = io.open(path, 'rb')\n"
