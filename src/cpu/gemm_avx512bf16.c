@@ -65,7 +65,6 @@ typedef N(WideAt) WideAt_f32;
 enum { LANES = WIDE / 4 };
 #define LOW LOW_16
 #define HIGH HIGH_16
-DEFINE_TRANSPOSE(transpose, N(WideItems), LANES, LOW, HIGH)
 #define MULTIPLY_ADD(s, x, b) N(fma_wide)((s), (x), (b))
 #define FEW_PAIRED 1
 #define FEW_ITEM uint32_t
