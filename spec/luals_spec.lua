@@ -83,7 +83,7 @@ describe("lua-language-server", function()
     return answers
   end
 
-  with_server("completes names, methods and option keys, and shows what they do", function()
+  with_server("completes names, methods and option keys, and shows their text", function()
     local text = 'local dm = require "demilune"\n'
       .. 'local net = dm.nn.Linear(3, 4)\n'
       .. 'local x = dm.ones(2, 3)\n'

@@ -67,8 +67,7 @@ typedef struct Gemm {
   dm_Epilogue epilogue;
   bool direct_a, direct_b; /* the kernel reads the matrix where it lies */
   bool in_place;           /* both, with few rows of a */
-  bool
-      turned; /* the kernel turns blocks of b, whose depth is contiguous, for few packed rows */
+  bool turned;  /* the kernel turns blocks of b for few packed rows; b's depth is contiguous */
   bool swapped; /* tiles take few rows of a as columns, and b's columns as rows */
   bool few;     /* the kernel multiplies few packed rows of a with b where it lies */
   bool staged;  /* sums reach C through a buffer */

@@ -1,5 +1,5 @@
-/* Conversions with AVX512, as those with AVX2; masks take what is no whole vector. A file that
-   includes this one for AVX512-BF16 says NAME. */
+/* Conversions with AVX512, as those with AVX2; masks take the elements behind the last whole
+   vector. A file that includes this one for AVX512-BF16 says NAME. */
 #include "cpu/vec_table.h"
 
 #ifndef NAME

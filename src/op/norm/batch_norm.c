@@ -117,6 +117,7 @@ static void describe_channels(dm_ChannelJob *j, const dm_Tensor *x) {
   j->dtype = (dm_DType)x->dtype;
   j->x = dm_tensor_data(x);
 }
+
 /* Runs fn over all channels in parallel. */
 static void for_channels(dm_RangeFn *fn, dm_ChannelJob *j) {
   const int64_t per = j->n_run * j->run;
