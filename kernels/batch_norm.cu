@@ -266,6 +266,7 @@ static dm_status train_by_library(dm_Call *c, dm_Tensor *x, bool relu, bool *tak
   b.mean = dm_tensor_data(c->out[1]);
   b.root = dm_tensor_data(c->out[2]);
   b.eps = DM_ATTR(dm_EpsAttr, c)->eps;
+  b.recorded = c->recorded;
   *taken = relu ? dm_dnn_batch_norm_relu(&b) : dm_dnn_batch_norm(&b);
 done:
   for (int i = 0; i < 2; i++) dm_tensor_unref(&own[i]);

@@ -580,6 +580,10 @@ static dm_status convolve(dm_Call *call, dm_ConvKind kind, dm_ConvDims d) {
   c.kind = kind;
   c.d = d;
   c.dtype = (dm_DType)out->dtype;
+  if (kind == DM_CONV_FORWARD && call->recorded) {
+    c.wants_gx = call->in[0]->flags & DM_T_REQUIRES_GRAD;
+    c.wants_gw = call->in[1]->flags & DM_T_REQUIRES_GRAD;
+  }
   if (bias) {
     c.bias = dm_tensor_data(bias);
     c.bias_step = bias->stride[0];

@@ -25,7 +25,8 @@ typedef struct dm_Conv {
   dm_DType dtype;
   dm_ConvDims d;
   dm_ConvOperand x, w, y;
-  const void *bias; /* (O) or NULL */
+  const void *bias;        /* (O) or NULL */
+  bool wants_gx, wants_gw; /* a forward: a backward pass will ask for these gradients */
   int64_t bias_step;
 } dm_Conv;
 

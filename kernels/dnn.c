@@ -1,6 +1,5 @@
-/* cuDNN, where it is found: how a graph becomes a plan and runs, and the graphs of
-   convolutions. It uses the backend API of cuDNN 9 (graphs of operations), without the C++
-   frontend.
+/* cuDNN, where it is found: how a graph becomes a plan and runs. It uses the backend API of
+   cuDNN 9 (graphs of operations), without the C++ frontend.
 
    The steps for a new key (shapes, strides, dtype, alignment): build the operation graph; ask
    the heuristics for engines, in mode B, then A, then FALLBACK, the likely fastest first; take
@@ -13,11 +12,12 @@
    the library makes of them, compiled kernels included: the next process loads it in a few
    milliseconds where compiling takes up to seconds. A graph's fingerprint, a hash of all that
    its descriptors were given, tells whether a file is of this very graph. The engine's number
-   and its settings are kept in another file, for plans that the library gives no JSON of.
+   and its settings are kept in another file, for plans that the library gives no JSON of. Plans
+   that later calls will want are made by other threads meanwhile (dnn_prefetch.h).
 
    Graphs that the library refuses are remembered, and left to our own kernels: float64, and
    every graph without such an engine. */
-#include "kernels/conv.h"
+#include "kernels/cuda.h"
 
 #if __has_include(<cudnn.h>)
 
@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "kernels/dnn.h"
+#include "kernels/dnn_prefetch.h"
 #include "kernels/graph.h"
 #include "kernels/library.h"
 #include "kernels/plan_files.h"
@@ -110,14 +111,6 @@ static cudnnHandle_t handle_of(int device) {
   return handles[device];
 }
 
-/* The library's own words about its last failure; cut to one line. */
-static void tell_refusal(void) {
-  char words[DM_PLAN_TEXT] = "";
-  dnn.cudnnGetLastErrorString(words, sizeof words);
-  words[strcspn(words, "\n")] = '\0';
-  dm_plan_refuse(DM_CUDNN, words);
-}
-
 /* ---- the request ---- */
 
 /* The largest power of two up to ALIGNED that divides the address. */
@@ -148,13 +141,16 @@ enum { MAX_KNOB = CUDNN_KNOB_TYPE_COUNTS, MAX_PART = 128 + MAX_KNOB };
    and its settings. */
 struct dm_DnnPlan {
   Key key;
+  dm_DnnBuildFn *build;
   bool used, refused;
+  bool followed; /* a recorded call ran it, and the plans of its gradients were asked for */
   bool captured; /* a graph of CUDA launches it: its parts live as long as the process */
   int n_part;
   Part part[MAX_PART];
   Part graph, run;
-  int64_t fingerprint; /* of the graph */
-  int64_t workspace;   /* bytes */
+  int64_t fingerprint;      /* of the graph */
+  int64_t workspace;        /* bytes */
+  char words[DM_PLAN_TEXT]; /* the library's, on why it refused */
 };
 
 /* Destroys all parts but the first n_kept. */
@@ -170,9 +166,9 @@ Part dm_dnn_make(Plan *p, cudnnBackendDescriptorType_t type) {
   return p->part[p->n_part++] = part;
 }
 
-/* The graph that is being built, and its fingerprint so far; `lock` guards them. */
-static const Plan *building;
-static uint64_t fingerprint;
+/* The graph that this thread builds, and its fingerprint so far. */
+static _Thread_local const Plan *building;
+static _Thread_local uint64_t fingerprint;
 
 static void mix(int64_t v) {
   fingerprint = dm_key_hash(&(int64_t[]){(int64_t)fingerprint, v}, 16);
@@ -276,11 +272,11 @@ Part dm_dnn_pointwise(Plan *p, cudnnPointwiseMode_t mode, Part x, bool has_b, Pa
 }
 
 /* Builds the operation graph of the key. */
-static bool make_graph(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build) {
+static bool make_graph(Plan *p, cudnnHandle_t handle) {
   Part operations[DM_DNN_MAX_OPERATION];
   building = p;
   fingerprint = 1;
-  const int n = build(p, &p->key, operations);
+  const int n = p->build(p, &p->key, operations);
   p->graph = n > 0 ? dm_dnn_make(p, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) : NULL;
   const bool ok =
       dm_dnn_set(p->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle) &&
@@ -667,18 +663,16 @@ static bool chosen(Plan *p, cudnnHandle_t handle) {
   return true;
 }
 
-/* Makes a plan: from disk if its choice still works, else by the heuristics. */
-static bool plan_make(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build, const Memory *m) {
+/* Makes a plan: from disk if its choice still works, else by the heuristics (*asked). */
+static bool plan_make(Plan *p, cudnnHandle_t handle, const Memory *m, bool *asked) {
   static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_A,
                                                  CUDNN_HEUR_MODE_FALLBACK};
-  const bool ok = make_graph(p, handle, build);
+  const bool ok = make_graph(p, handle);
   const int n_kept = p->n_part;
   /* An earlier process may have chosen already. */
-  if (ok && (load_run(p, handle) || chosen(p, handle))) {
-    dm_plan_count(DM_CUDNN, DM_PLAN_DISK);
-    return true;
-  }
-  dm_plan_count(DM_CUDNN, DM_PLAN_ASKED);
+  *asked = false;
+  if (ok && (load_run(p, handle) || chosen(p, handle))) return true;
+  *asked = true;
   if (!ok) return false;
   for (int i = 0; i < DM_COUNT(modes); i++) {
     free_parts(p, n_kept);
@@ -699,29 +693,123 @@ static void plan_drop(Plan *p) {
   if (!p->captured) free_parts(p, 0);
 }
 
-/* Drops the plan but remembers that the library refused. */
+/* Drops the plan but remembers that the library refused, and its words, cut to one line. */
 static void plan_refuse(Plan *p) {
+  dnn.cudnnGetLastErrorString(p->words, sizeof p->words);
+  p->words[strcspn(p->words, "\n")] = '\0';
   plan_drop(p);
   p->refused = true;
 }
 
-/* Finds or makes the plan of a key. m: the call's memory, on which plans may be timed, or NULL.
+static Plan *find(const Key *key) {
+  Plan *row = plans[dm_key_hash(key, sizeof *key) % ROWS];
+  for (int i = 0; i < PER_ROW; i++)
+    if (row[i].used && memcmp(&row[i].key, key, sizeof *key) == 0) return &row[i];
+  return NULL;
+}
+
+/* ---- plans that other threads make ---- */
+
+/* On a thread of dnn_prefetch.c, with handles of its own; without one the call makes the plan.
  */
+static bool make_prefetched(const Key *key, dm_DnnBuildFn *build) {
+  static _Thread_local cudnnHandle_t *own; /* [MAX_DEVICE] */
+  const int64_t d = key->device;
+  Plan *const p = calloc(1, sizeof *p);
+  bool asked = false;
+  if (!own) own = calloc(MAX_DEVICE, sizeof *own);
+  if (p && own && cudaSetDevice((int)d) == cudaSuccess &&
+      (own[d] || is_good(dnn.cudnnCreate(&own[d])))) {
+    p->key = *key;
+    p->build = build;
+    (void)plan_make(p, own[d], NULL, &asked);
+    free_parts(p, 0);
+  }
+  free(p);
+  return asked;
+}
+
+/* Plans that are timed need the tensors of their call. */
+static void prefetch(const Key *key, dm_DnnBuildFn *build) {
+  char folder[FOLDER_BYTES];
+  if (key->timed || find(key) || dm_cuda_is_off("DEMILUNE_PLAN_PREFETCH") ||
+      !folder_of(key->device, folder))
+    return;
+  const dm_PlanFile file = {folder, name_of(key), NULL, 0};
+  if (!dm_plan_exists(&file)) dm_prefetch_add(key, build, make_prefetched);
+}
+
+void dm_dnn_prefetch(const Key *key, dm_DnnBuildFn *build) {
+  pthread_mutex_lock(&lock);
+  if (state == OPEN) prefetch(key, build);
+  pthread_mutex_unlock(&lock);
+}
+
+bool dm_dnn_is_first(const Key *key) {
+  pthread_mutex_lock(&lock);
+  Plan *const p = find(key);
+  const bool first = p && !p->refused && !p->followed;
+  if (first) p->followed = true;
+  pthread_mutex_unlock(&lock);
+  return first;
+}
+
+/* Whether it is batch norm's forward pass, whose words begin with the shapes of x, gy (zeros)
+   and y. */
+static bool is_norm(const Plan *p) {
+  return p->used && !p->refused &&
+         (p->key.kind == DM_DNN_NORM_FORWARD || p->key.kind == DM_DNN_NORM_RELU);
+}
+
+/* The key of the same graph for n images. */
+static Key with_batch(const Key *k, int64_t n) {
+  enum { SHAPE_WORDS = sizeof(dm_DnnShape) / sizeof(int64_t) };
+  Key out = *k;
+  out.word[0] = out.word[2 * SHAPE_WORDS] = n;
+  return out;
+}
+
+/* A norm that is known with another number of images announces a batch of another size, as an
+   epoch's last one is: the other norms of such batches are asked for too, as cuDNN compiles
+   each anew. (It refuses batch norm with dynamic shapes.) */
+static void ask_for_batch(const Key *key) {
+  const int64_t n = key->word[0];
+  int64_t before = 0;
+  for (Plan *p = plans[0]; p < plans[ROWS] && !before; p++) {
+    if (!is_norm(p) || p->key.word[0] == n) continue;
+    const Key k = with_batch(&p->key, n);
+    if (memcmp(&k, key, sizeof k) == 0) before = p->key.word[0];
+  }
+  for (Plan *p = plans[0]; p < plans[ROWS] && before; p++) {
+    if (!is_norm(p) || p->key.word[0] != before) continue;
+    const Key k = with_batch(&p->key, n);
+    if (memcmp(&k, key, sizeof k) != 0) prefetch(&k, p->build);
+  }
+}
+
+/* ---- the plan of a key ---- */
+
+/* Finds or makes it. m: the call's memory, on which plans may be timed, or NULL. */
 static Plan *plan_of(const Key *key, cudnnHandle_t handle, dm_DnnBuildFn *build,
                      const Memory *m) {
-  Plan *row = plans[dm_key_hash(key, sizeof *key) % ROWS];
-  for (int i = 0; i < PER_ROW; i++) {
-    if (!row[i].used || memcmp(&row[i].key, key, sizeof *key) != 0) continue;
+  Plan *const found = find(key), *row = plans[dm_key_hash(key, sizeof *key) % ROWS];
+  if (found) {
     dm_plan_count(DM_CUDNN, DM_PLAN_MEMORY);
-    return &row[i];
+    return found;
   }
+  if (key->kind == DM_DNN_NORM_FORWARD || key->kind == DM_DNN_NORM_RELU) ask_for_batch(key);
   /* The row's oldest plan makes way. */
   plan_drop(&row[PER_ROW - 1]);
   memmove(row + 1, row, (PER_ROW - 1) * sizeof *row);
   memset(row, 0, sizeof *row);
   row->key = *key;
   row->used = true;
-  if (!plan_make(row, handle, build, m)) plan_refuse(row);
+  row->build = build;
+  bool asked = false;
+  const bool prefetched = dm_prefetch_wait(key), ok = plan_make(row, handle, m, &asked);
+  if (prefetched && !asked) dm_plan_count(DM_CUDNN, DM_PLAN_PREFETCHED);
+  dm_plan_count(DM_CUDNN, asked || prefetched ? DM_PLAN_ASKED : DM_PLAN_DISK);
+  if (!ok) plan_refuse(row);
   return row;
 }
 
@@ -746,7 +834,7 @@ static bool run_or_tell(const Key *key, dm_DnnBuildFn *build, const Memory *m, b
   const cudnnHandle_t handle = handle_of(dm_cuda_device());
   Plan *p = handle ? plan_of(key, handle, build, m) : NULL;
   if (p && !p->refused) done = run(m, p, handle);
-  if (tell && p && !done) tell_refusal();
+  if (tell && p && !done) dm_plan_refuse(DM_CUDNN, p->words);
   else if (tell && !p) dm_plan_miss(DM_CUDNN);
   pthread_mutex_unlock(&lock);
   return done;
@@ -776,171 +864,6 @@ void dm_dnn_refuse(const char *why) {
   pthread_mutex_unlock(&lock);
   if (missing) dm_plan_miss(DM_CUDNN);
   else dm_plan_refuse(DM_CUDNN, why);
-}
-
-/* ---- convolutions ---- */
-
-enum { UID_X = 1, UID_W, UID_Y, UID_BIAS, UID_SUM };
-
-/* A convolution's key: the tensors (x, w, y, and the bias of a graph that has one), and what
-   the descriptor needs. */
-typedef struct ConvKey {
-  dm_DnnShape x, w, y, bias;
-  int64_t stride[2], before[2], behind[2], dilation[2];
-} ConvKey;
-_Static_assert(sizeof(ConvKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key does not fit");
-
-static dm_DnnShape shape_of(const dm_ConvOperand *o, int64_t a, int64_t b, int64_t c,
-                            int64_t d) {
-  dm_DnnShape s = {{a, b, c, d}, {0}, dm_dnn_alignment(o->data)};
-  memcpy(s.step, o->step, sizeof s.step);
-  return s;
-}
-
-/* Lists sizes, steps and paddings. */
-static Key conv_key(const dm_Conv *c) {
-  static const dm_DnnKind kinds[] = {[DM_CONV_FORWARD] = DM_DNN_CONV_FORWARD,
-                                     [DM_CONV_INPUT] = DM_DNN_CONV_INPUT,
-                                     [DM_CONV_WEIGHT] = DM_DNN_CONV_WEIGHT};
-  const dm_ConvDims *d = &c->d;
-  ConvKey k;
-  memset(&k, 0, sizeof k);
-  k.x = shape_of(&c->x, d->n, d->c, d->h, d->w);
-  k.w = shape_of(&c->w, d->o, d->c / d->groups, d->r, d->s);
-  k.y = shape_of(&c->y, d->n, d->o, d->p, d->q);
-  const int64_t in[2] = {d->h, d->w}, kernel[2] = {d->r, d->s}, out[2] = {d->p, d->q};
-  for (int i = 0; i < 2; i++) {
-    k.stride[i] = d->stride[i];
-    k.dilation[i] = d->dil[i];
-    k.before[i] = d->pad[i];
-    /* Padding "same" may need one more element behind than before; its stride is 1 then. */
-    k.behind[i] = d->stride[i] == 1 ? out[i] - in[i] - d->pad[i] + d->dil[i] * (kernel[i] - 1)
-                                    : d->pad[i];
-  }
-  if (!c->bias) return dm_dnn_key(kinds[c->kind], c->dtype, &k, sizeof k);
-  k.bias = (dm_DnnShape){{1, d->o, 1, 1}, {d->o, 1, d->o, d->o}, dm_dnn_alignment(c->bias)};
-  return dm_dnn_key(DM_DNN_CONV_BIAS, c->dtype, &k, sizeof k);
-}
-
-/* A convolution's descriptor: cross-correlation, as in every deep-learning library, with sums
-   in float32. */
-static Part make_convolution(Plan *p, const ConvKey *k) {
-  const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-  const Part c = dm_dnn_make(p, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
-  const bool ok =
-      dm_dnn_set_type(c, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT) &&
-      dm_dnn_set(c, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode) &&
-      dm_dnn_set_number(c, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 2) &&
-      dm_dnn_set(c, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, k->before) &&
-      dm_dnn_set(c, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, k->behind) &&
-      dm_dnn_set(c, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, k->stride) &&
-      dm_dnn_set(c, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, k->dilation) &&
-      dm_dnn_finish(c);
-  return ok ? c : NULL;
-}
-
-/* The attribute names of the three kinds of convolution. The number of groups is not given:
-   the library derives it from the weight's channels. */
-typedef struct Names {
-  cudnnBackendDescriptorType_t type;
-  cudnnBackendAttributeName_t conv, x, w, y, alpha, beta;
-} Names;
-
-static const Names names_of[] = {
-    [DM_DNN_CONV_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
-                             CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-                             CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
-                             CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-                             CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
-                             CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
-                             CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
-    [DM_DNN_CONV_INPUT] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
-                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
-                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
-    [DM_DNN_CONV_WEIGHT] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
-                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
-                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
-};
-
-/* y = conv(x, w), or one of its gradients, to be written to y. */
-static bool convolution(Plan *p, const Key *key, const ConvKey *k, const Names *names, Part y,
-                        Part *operation) {
-  const cudnnDataType_t type = dm_dnn_type(key);
-  const float one = 1, zero = 0;
-  const Part o = *operation = dm_dnn_make(p, names->type);
-  return dm_dnn_set_part(o, names->conv, make_convolution(p, k)) &&
-         dm_dnn_set_part(o, names->x, dm_dnn_tensor(p, type, &k->x, UID_X)) &&
-         dm_dnn_set_part(o, names->w, dm_dnn_tensor(p, type, &k->w, UID_W)) &&
-         dm_dnn_set_part(o, names->y, y) &&
-         dm_dnn_set(o, names->alpha, CUDNN_TYPE_FLOAT, 1, &one) &&
-         dm_dnn_set(o, names->beta, CUDNN_TYPE_FLOAT, 1, &zero) && dm_dnn_finish(o);
-}
-
-static int build_conv(Plan *p, const Key *key, Part *operation) {
-  ConvKey k;
-  memcpy(&k, key->word, sizeof k);
-  const Part y = dm_dnn_tensor(p, dm_dnn_type(key), &k.y, UID_Y);
-  return convolution(p, key, &k, &names_of[key->kind], y, operation);
-}
-
-/* y = conv(x, w) + bias. The sums stay in float32 until the bias is there, as in conv.cu and on
-   the CPU, so that y is rounded once. */
-static int build_conv_bias(Plan *p, const Key *key, Part *operation) {
-  ConvKey k;
-  memcpy(&k, key->word, sizeof k);
-  const cudnnDataType_t type = dm_dnn_type(key);
-  const Part sum = dm_dnn_virtual(p, CUDNN_DATA_FLOAT, &k.y, UID_SUM);
-  if (!convolution(p, key, &k, &names_of[DM_DNN_CONV_FORWARD], sum, operation)) return 0;
-  operation[1] = dm_dnn_pointwise(p, CUDNN_POINTWISE_ADD, sum, true,
-                                  dm_dnn_tensor(p, type, &k.bias, UID_BIAS),
-                                  dm_dnn_tensor(p, type, &k.y, UID_Y));
-  return operation[1] ? 2 : 0;
-}
-
-/* Engines add a bias where they use tensor cores. */
-static bool may_add_bias(const dm_Conv *c) {
-  return c->bias && c->bias_step == 1 &&
-         (dm_is_low(c->dtype) || (c->dtype == DM_F32 && dm_thread_state()->tf32_conv));
-}
-
-/* Without cuDNN the caller runs conv.cu. */
-bool dm_dnn_conv(const dm_Conv *c) {
-  static const int64_t uids[] = {UID_X, UID_W, UID_Y};
-  void *const data[] = {c->x.data, c->w.data, c->y.data};
-  dm_Conv without = *c;
-  without.bias = NULL;
-  if (c->dtype == DM_F64) return false;
-  const Key key = conv_key(&without);
-  return dm_dnn_run(&key, build_conv, DM_COUNT(uids), uids, data);
-}
-
-bool dm_dnn_conv_bias(const dm_Conv *c) {
-  static const int64_t uids[] = {UID_X, UID_W, UID_Y, UID_BIAS};
-  void *const data[] = {c->x.data, c->w.data, c->y.data, (void *)(uintptr_t)c->bias};
-  if (!may_add_bias(c)) return false;
-  const Key key = conv_key(c);
-  return dm_dnn_try(&key, build_conv_bias, DM_COUNT(uids), uids, data);
-}
-
-#else /* built without the library's header */
-
-#include "kernels/plans.h"
-
-bool dm_dnn_conv(const dm_Conv *c) {
-  if (c->dtype != DM_F64) dm_plan_miss(DM_CUDNN);
-  return false;
-}
-bool dm_dnn_conv_bias(const dm_Conv *c) {
-  DM_UNUSED(c);
-  return false;
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* Shared by the files that use cuDNN: dnn.c runs graphs and has those of convolutions,
+/* Shared by the files that use cuDNN: dnn.c runs graphs, dnn_conv.c has those of convolutions,
    dnn_norm.c those of batch norm, dnn_attention.c those of attention. Included only where
    cudnn.h is found. */
 #ifndef DM_KERNELS_DNN_H
@@ -63,6 +63,12 @@ bool dm_dnn_run(const dm_DnnKey *key, dm_DnnBuildFn *build, int n, const int64_t
 /* The same, for a graph that others can stand for: that it was refused is not counted. */
 bool dm_dnn_try(const dm_DnnKey *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
                 void *const *data);
+
+/* Tells that a later call will probably run this graph, so that a thread may make its plan. */
+void dm_dnn_prefetch(const dm_DnnKey *key, dm_DnnBuildFn *build);
+/* After a run of the key's graph: true for the first time that this is asked. Then the graphs
+   of its gradients are worth dm_dnn_prefetch. */
+bool dm_dnn_is_first(const dm_DnnKey *key);
 
 /* Whether the library has a plan for the key's graph, which is made if it must be. */
 bool dm_dnn_has(const dm_DnnKey *key, dm_DnnBuildFn *build);

@@ -574,6 +574,20 @@ static bool by_dnn(const Attention *a) {
 
 /* ---- runs ---- */
 
+/* A thread may make the plan of the gradients. y's will probably lie as (B, L, H, D), as a
+   layer joins the heads behind it. With a mask or dropout nothing is prefetched. */
+static void prefetch_backward(const Attention *forward) {
+  Attention a = *forward;
+  const int64_t *size = a.key.q.size;
+  if (a.mask || a.attr->drop.p != 0) return;
+  a.key.gy = (Shape){{size[0], size[1], size[2], size[3]},
+                     {size[1] * size[2] * size[3], size[3], size[1] * size[3], 1},
+                     ALIGNED};
+  a.key.deterministic = dm_thread_state()->deterministic;
+  const dm_DnnKey key = key_of(&a, true);
+  dm_dnn_prefetch(&key, build_backward);
+}
+
 static bool run_forward(const dm_Call *c, const Attention *a) {
   Given m = {.n = 0};
   if (!are_aligned(2, c->out)) return false;
@@ -581,7 +595,9 @@ static bool run_forward(const dm_Call *c, const Attention *a) {
   give(&m, UID_Y, dm_tensor_data(c->out[0]));
   give(&m, UID_LSE, dm_tensor_data(c->out[1]));
   const dm_DnnKey key = key_of(a, false);
-  return dm_dnn_run(&key, build_forward, m.n, m.uid, m.data);
+  const bool done = dm_dnn_run(&key, build_forward, m.n, m.uid, m.data);
+  if (c->recorded && dm_dnn_is_first(&key)) prefetch_backward(a);
+  return done;
 }
 
 /* Scratch memory holds dot, of lse's shape, behind the float32 sum of gq. */

@@ -33,6 +33,8 @@ typedef struct NormKey {
   int64_t align;        /* bytes, of all vectors (C) */
 } NormKey;
 _Static_assert(sizeof(NormKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key does not fit");
+_Static_assert(offsetof(NormKey, y) == 2 * sizeof(dm_DnnShape),
+               "dnn.c looks for batches there");
 
 /* Describes an image tensor. (N, C) is an image of one position and is described as channels
    last, so that channels count as neighbours. */
@@ -137,13 +139,30 @@ static int build_backward(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *opera
   return backward(p, type, &k, dm_dnn_tensor(p, type, &k.gy, UID_GY), operation);
 }
 
-bool dm_dnn_batch_norm(const dm_BatchNorm *b) {
+/* A thread may make the plan of the gradients, which will have y's layout and memory as well
+   aligned as the batch's statistics. */
+static void prefetch_backward(const dm_BatchNorm *forward) {
+  dm_BatchNorm b = *forward;
+  b.bias = NULL;
+  b.gy = b.y;
+  b.gw = b.gb = b.mean;
+  const dm_DnnKey key = key_of(&b, DM_DNN_NORM_BACKWARD);
+  dm_dnn_prefetch(&key, build_backward);
+}
+
+static bool run_forward(const dm_BatchNorm *b, dm_DnnKind kind, dm_DnnBuildFn *build) {
   static const int64_t uids[] = {UID_X,    UID_SCALE, UID_BIAS, UID_EPS,
                                  UID_MEAN, UID_ROOT,  UID_Y};
   float eps = (float)b->eps;
   void *const data[] = {b->x, b->weight, b->bias, &eps, b->mean, b->root, b->y};
-  const dm_DnnKey key = key_of(b, DM_DNN_NORM_FORWARD);
-  return dm_dnn_run(&key, build_forward, DM_COUNT(uids), uids, data);
+  const dm_DnnKey key = key_of(b, kind);
+  const bool done = dm_dnn_run(&key, build, DM_COUNT(uids), uids, data);
+  if (b->recorded && dm_dnn_is_first(&key)) prefetch_backward(b);
+  return done;
+}
+
+bool dm_dnn_batch_norm(const dm_BatchNorm *b) {
+  return run_forward(b, DM_DNN_NORM_FORWARD, build_forward);
 }
 
 bool dm_dnn_batch_norm_backward(const dm_BatchNorm *b) {
@@ -155,12 +174,7 @@ bool dm_dnn_batch_norm_backward(const dm_BatchNorm *b) {
 }
 
 bool dm_dnn_batch_norm_relu(const dm_BatchNorm *b) {
-  static const int64_t uids[] = {UID_X,    UID_SCALE, UID_BIAS, UID_EPS,
-                                 UID_MEAN, UID_ROOT,  UID_Y};
-  float eps = (float)b->eps;
-  void *const data[] = {b->x, b->weight, b->bias, &eps, b->mean, b->root, b->y};
-  const dm_DnnKey key = key_of(b, DM_DNN_NORM_RELU);
-  return dm_dnn_run(&key, build_relu, DM_COUNT(uids), uids, data);
+  return run_forward(b, DM_DNN_NORM_RELU, build_relu);
 }
 
 #else /* built without the library's header */

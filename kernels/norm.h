@@ -15,7 +15,8 @@ extern "C" {
 typedef struct dm_BatchNorm {
   dm_DType dtype; /* 16-bit or float32 */
   int64_t n, channels, height, width;
-  bool last; /* channels last */
+  bool last;     /* channels last */
+  bool recorded; /* a backward pass will ask for the gradients */
   double eps;
   void *x, *weight, *bias, *mean, *root;
   void *y;            /* or x's gradient */

@@ -123,6 +123,11 @@ char *dm_plan_read(const dm_PlanFile *f, int64_t *n) {
   return text;
 }
 
+bool dm_plan_exists(const dm_PlanFile *f) {
+  char path[DM_PATH_BYTES];
+  return path_of(f, "", false, path) && access(path, F_OK) == 0;
+}
+
 void dm_plan_remove(const dm_PlanFile *f) {
   char path[DM_PATH_BYTES];
   if (path_of(f, "", false, path)) (void)unlink(path);

@@ -31,6 +31,8 @@ typedef struct dm_PlanFile {
 
 /* Returns the plan's text of *n bytes, which free() frees; NULL if there is none. */
 char *dm_plan_read(const dm_PlanFile *f, int64_t *n);
+/* Whether there is such a file, whatever it holds. */
+bool dm_plan_exists(const dm_PlanFile *f);
 /* Keeps a plan's text. Failures are ignored. */
 void dm_plan_write(const dm_PlanFile *f, const char *text, int64_t n);
 /* Removes a plan that turned out not to work. */

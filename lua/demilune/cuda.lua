@@ -36,7 +36,9 @@ end
 --- libraries came by the plans that products, convolutions and batch norms run by. Each call is
 --- one of asked (the library was asked, which takes milliseconds), memory (kept from an
 --- earlier call) and disk (cuDNN's choice, kept by an earlier process); refused tells how
---- many of them the library did not take, so that our own, slower kernels did them.
+--- many of them the library did not take, so that our own, slower kernels did them. prefetched
+--- is how many of those asked another thread had made: a forward pass lets threads compile the
+--- plans of its gradients while it goes on.
 --- state is "untried", "open", "off" or "missing"; reason says why it is off or missing, and
 --- refusal why it refused a call, in its own words. A library that is missing or switched off
 --- counts nothing, nor does nccl, which makes no plans. With DEMILUNE_NO_FALLBACK=1 a call that

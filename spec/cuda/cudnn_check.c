@@ -45,7 +45,7 @@ static int gpu_major;
 /* ---- between our code and the library ---- */
 
 static cudnnBackendDescriptor_t properties; /* of the GPU */
-static int64_t workspace;                   /* bytes, of the last plan */
+static _Thread_local int64_t workspace;     /* bytes, of the last plan */
 static bool was_run;
 
 static __typeof__(&cudnnBackendSetAttribute) set_attribute;
@@ -211,6 +211,10 @@ cudaError_t cudaEventElapsedTime(float *out, cudaEvent_t from, cudaEvent_t to) {
   DM_UNUSED(to);
   return cudaErrorNotSupported;
 }
+cudaError_t cudaSetDevice(int device) {
+  DM_UNUSED(device);
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
   DM_UNUSED(device);
   memset(out, 0, sizeof *out);
@@ -239,11 +243,12 @@ static double now(void) {
   clock_gettime(CLOCK_MONOTONIC, &t);
   return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
 }
-static int64_t asked_plans(void) {
+static int64_t counted(dm_PlanCounter what) {
   dm_PlanCounts counts[DM_MAX_PLAN_LIBRARY];
   dm_plan_counts(counts);
-  return counts[DM_CUDNN].n[DM_PLAN_ASKED];
+  return counts[DM_CUDNN].n[what];
 }
+static int64_t asked_plans(void) { return counted(DM_PLAN_ASKED); }
 
 /* Counts a case: `taken` says what became of it; most: bytes of workspace, or REFUSED. */
 static void judge(const char *what, bool taken, int64_t most) {
@@ -376,16 +381,21 @@ static const NormCase norm_cases[] = {
     {DM_F16, false, 32, 12, 17, 17, REFUSED},
 };
 
+static dm_BatchNorm norm_of(const NormCase *t, bool backward) {
+  dm_BatchNorm b = {.dtype = t->dtype, .n = t->n, .channels = t->c, .height = t->h};
+  b.width = t->w;
+  b.last = !t->rows;
+  b.eps = 1e-5;
+  b.x = address(0), b.weight = address(1), b.mean = address(3), b.root = address(4);
+  b.y = address(5);
+  if (backward) b.gy = address(6), b.gw = address(7), b.gb = address(8);
+  else b.bias = address(2);
+  return b;
+}
+
 static void check_norm(const NormCase *t) {
   for (int backward = 0; backward < 2; backward++) {
-    dm_BatchNorm b = {.dtype = t->dtype, .n = t->n, .channels = t->c, .height = t->h};
-    b.width = t->w;
-    b.last = !t->rows;
-    b.eps = 1e-5;
-    b.x = address(0), b.weight = address(1), b.mean = address(3), b.root = address(4);
-    b.y = address(5);
-    if (backward) b.gy = address(6), b.gw = address(7), b.gb = address(8);
-    else b.bias = address(2);
+    const dm_BatchNorm b = norm_of(t, backward);
     char what[120];
     snprintf(what, sizeof what, "batch norm %s %s {%d, %d, %d, %d}, %s",
              backward ? "backward" : "forward", name_of(t->dtype), t->n, t->c, t->h, t->w,
@@ -398,6 +408,34 @@ static void check_norm(const NormCase *t) {
     start();
     judge(what, dm_dnn_batch_norm_relu(&b), t->most == REFUSED ? REFUSED : t->most * MB);
   }
+}
+
+/* The batch norms of a training step of a ResNet-18 for CIFAR: threads make the plans of the
+   gradients during the forward pass, and those of another number of images all at once. */
+static void check_step(int n_image) {
+  static const int channels[] = {64, 128, 256, 512}, sides[] = {32, 16, 8, 4};
+  const int64_t before = counted(DM_PLAN_PREFETCHED);
+  bool ok = true;
+  start();
+  for (int i = 0; i < 8; i++) {
+    const int k = i < 4 ? i : 7 - i;
+    const NormCase t = {DM_F16, false, n_image, channels[k], sides[k], sides[k], 1};
+    dm_BatchNorm b = norm_of(&t, i >= 4);
+    b.recorded = i < 4;
+    if (i < 4) ok &= dm_dnn_batch_norm_relu(&b) && dm_dnn_batch_norm(&b);
+    else ok &= dm_dnn_batch_norm_backward(&b);
+  }
+  const double took = now() - began;
+  const int made = (int)(counted(DM_PLAN_PREFETCHED) - before);
+  const bool alone = sysconf(_SC_NPROCESSORS_ONLN) < 2;
+  if (is_kept) ok &= asked_plans() == had_asked;
+  else ok &= made > 0 || alone || getenv("DEMILUNE_PLAN_PREFETCH");
+  total += took;
+  *(ok ? &n_passed : &n_failed) += 1;
+  if (!ok || !is_kept)
+    printf("%s: %s: batch norms of a ResNet-18 and %d images: %.0f ms, %d of 12 plans "
+           "prefetched\n",
+           ok ? "ok" : "FAILED", gpu, n_image, took, made);
 }
 
 /* ---- attention ---- */
@@ -657,6 +695,7 @@ int main(int argc, char **argv) {
   if (!is_kept && (!mkdtemp(cache) || setenv("XDG_CACHE_HOME", cache, 1) != 0)) return 1;
   for (int i = 0; i < DM_COUNT(conv_cases); i += each) check_conv(&conv_cases[i]);
   for (int i = 0; i < DM_COUNT(norm_cases); i += each) check_norm(&norm_cases[i]);
+  if (each == 1) check_step(120), check_step(72);
   for (int i = 0; i < DM_COUNT(attention_cases); i += each)
     check_attention(&attention_cases[i]);
   printf("%s%s: %.0f ms, the slowest %.0f ms\n%d passed, %d failed\n", gpu,

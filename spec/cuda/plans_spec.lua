@@ -39,6 +39,50 @@ describe("dm.cuda.plans", function()
     assert.same({cublaslt = {2, 1, 0, 0}, cudnn = {0, 1, 1, 0}, nccl = none}, plans "")
   end)
 
+  both.it_counts("prefetches plans of gradients, and of a batch of another size", function()
+    local processors = assert(io.popen "getconf _NPROCESSORS_ONLN")
+    local n_processor = processors:read "n"
+    processors:close()
+    if n_processor == 1 then return pending "one processor prefetches nothing" end
+    -- count(n, f) waits until n plans are on disk, runs f, and tells how many plans f asked for
+    -- and how many of them were prefetched.
+    local PROGRAM = [[
+      local dm = require "demilune"
+      local _ <close> = dm.device "cuda"
+      local asked, prefetched = 0, 0
+      local function files()
+        local list = assert(io.popen "find $FOLDER -type f ! -name '*.plans' 2>&1 | wc -l")
+        return list:read "n", list:close()
+      end
+      local function count(n, f)
+        for _ = 1, 200 do
+          if files() >= n then break end
+          os.execute "sleep 0.02"
+        end
+        local result, p = f(), dm.cuda.plans().cudnn
+        print(p.asked - asked, p.prefetched - prefetched)
+        asked, prefetched = p.asked, p.prefetched
+        return result
+      end
+      local small, large = dm.nn.BatchNorm2d(8), dm.nn.BatchNorm2d(16)
+      local function images(n, channels) return dm.ones{n, channels, 4, 4}:requires_grad_() end
+      local y = count(0, function() return small(images(4, 8)) end)
+      count($SECOND, function() y:sum():backward() end)
+      count(0, function() return large(images(4, 16)) end)
+      count(0, function() return small(images(3, 8)) end)
+      count($SIXTH, function() return large(images(3, 16)) end)]]
+    local function counts(environment, second, sixth)
+      local script = folder.write("program.lua", (PROGRAM:gsub("%$(%w+)",
+        {FOLDER = folder.path "plans", SECOND = second, SIXTH = sixth})))
+      return (folder.run(("LUA_PATH='%s' LUA_CPATH='%s' XDG_CACHE_HOME=%s %s lua5.4 %s"):format(
+        package.path, package.cpath, folder.path "plans", environment, script)))
+    end
+    assert.equal("1\t0\n1\t0\n1\t0\n1\t0\n1\t0\n", counts("DEMILUNE_PLAN_PREFETCH=0", 0, 0))
+    os.execute("rm -r " .. folder.path "plans")
+    -- large's gradients follow its forward pass, small's that of the smaller batch
+    assert.equal("1\t0\n1\t1\n1\t0\n1\t0\n1\t1\n", counts("", 2, 6))
+  end)
+
   both.it_counts("tells how many calls were refused", function()
     local n = plans "DEMILUNE_EMULATED_CUBLASLT_REFUSES=cublasLtMatmulAlgoGetHeuristic"
     assert.same({2, 1, 0, 3}, n.cublaslt)

@@ -87,11 +87,11 @@ static void set_text(lua_State *L, const char *key, const char *text) {
   lua_setfield(L, -2, key);
 }
 
-/* cuda_plans(device) -> {library = {asked, memory, disk, refused, state, reason, refusal}}: how
-   often a kernel plan was asked for, found in memory, found on disk, and refused; what became
-   of the library, and why. */
+/* cuda_plans(device) -> {library = {asked, memory, disk, refused, prefetched, state, reason,
+   refusal}}: how often a kernel plan was asked for, found in memory, found on disk, refused,
+   and asked for by another thread; what became of the library, and why. */
 static int cuda_plans(lua_State *L) {
-  static const char *const names[] = {"asked", "memory", "disk", "refused"};
+  static const char *const names[] = {"asked", "memory", "disk", "refused", "prefetched"};
   static const char *const states[] = {[DM_PLAN_UNTRIED] = "untried",
                                        [DM_PLAN_OPEN] = "open",
                                        [DM_PLAN_OFF] = "off",

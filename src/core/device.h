@@ -39,10 +39,11 @@ typedef struct dm_DeviceInfo {
 
 /* How calls of a vendor's library (cuDNN, cuBLASLt) found the plan that they ran by. */
 typedef enum dm_PlanCounter {
-  DM_PLAN_ASKED,   /* the library was asked for one */
-  DM_PLAN_MEMORY,  /* it was cached in memory */
-  DM_PLAN_DISK,    /* it was made from a choice cached on disk */
-  DM_PLAN_REFUSED, /* the library had none: the back end's own kernel ran */
+  DM_PLAN_ASKED,      /* the library was asked for one */
+  DM_PLAN_MEMORY,     /* it was cached in memory */
+  DM_PLAN_DISK,       /* it was made from a choice cached on disk */
+  DM_PLAN_REFUSED,    /* the library had none: the back end's own kernel ran */
+  DM_PLAN_PREFETCHED, /* of those asked for: another thread did so before the call came */
   DM_N_PLAN
 } dm_PlanCounter;
 typedef enum dm_PlanState {
