@@ -4,7 +4,7 @@
    needs its entry. `lock` guards the list, and nobody holds it while a plan is made. The
    threads live as long as the process, which waits at its end for those that are in the
    library, before the library's own memory goes. */
-#include "kernels/conv.h"
+#include "kernels/cuda.h"
 
 #if __has_include(<cudnn.h>)
 

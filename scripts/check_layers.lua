@@ -42,6 +42,7 @@ local NAMED = {
   ["src/engine/autocast.c"] = "the default of autocast on each device",
   ["src/cpu/gemm_variant.c"] = "AVX512-BF16 and AMX multiply pairs of one format",
   ["src/cpu/gemm_few.inc"] = "the upper half of a float32 is widened by a shift",
+  ["src/cpu/loops/sum_rows.inc"] = "the same",
   ["src/cpu/gemm_avx2.c"] = "F16C widens one format while it packs",
   ["lua/demilune/optim/muon.lua"] = "the method is defined in bfloat16",
   ["lua/demilune/amp/initialize.lua"] = "a default, messages",

@@ -162,6 +162,7 @@ typedef struct dm_Loops {
   dm_ReduceF32 *reduce32[DM_N_REDUCE];
   dm_ReduceF64 *reduce64[DM_N_REDUCE];
   dm_ReduceColumnsF32 *columns[DM_N_REDUCE]; /* NULL: none */
+  dm_SumRows *sum_rows;
 } dm_Loops;
 
 extern const dm_Loops dm_loops_plain;

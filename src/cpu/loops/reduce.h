@@ -3,6 +3,7 @@
 #define DM_LOOPS_REDUCE_H
 
 #include "base/accumulator.h"
+#include "base/dtype.h"
 
 /* Reduces n elements, of which the first has index `at` among the reduced. */
 typedef void dm_ReduceF32(dm_Acc *s, const float *v, int64_t n, int64_t at, double param);
@@ -29,5 +30,10 @@ enum {
    far, row after row. */
 typedef void dm_ReduceColumnsF32(float *so_far, const float *v, int64_t step, int64_t rows,
                                  int64_t n, float param);
+
+/* Adds rows of n neighbouring elements of a dtype to as many floats, row after row; the rows
+   lie `step` bytes apart. False: the dtype is not read so, and nothing is done. */
+typedef bool dm_SumRows(dm_DType from, const char *v, int64_t step, int64_t rows, int64_t n,
+                        float *sum);
 
 #endif

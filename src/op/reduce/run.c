@@ -40,7 +40,9 @@ typedef struct Job {
   dm_ReduceI64 *i64;
   dm_ReduceColumnsF32 *columns; /* NULL: tiles are gathered and joined column by column */
   double param;
-  dm_Acc *acc; /* (n_out, n_chunk); NULL where n_chunk is 1: a unit finishes its outputs */
+  dm_Acc *acc;  /* (n_out, n_chunk); NULL where n_chunk is 1: a unit finishes its outputs */
+  bool adds;    /* tiles of sums, which need not be states */
+  double *sums; /* (n_chunk, n_out), in acc's stead */
   dm_Tensor *const *out;
   int base;
   /* Most of the bytes, which are written by dims_into as far as they are read. */
@@ -154,49 +156,85 @@ PASSES(f64, double, DM_F64)
 PASSES(i64, int64_t, DM_I64)
 #undef PASSES
 
-/* Whether states are sums of floats: then they are merged without a call. */
-static bool adds(const Job *j) {
-  return j->compute != DM_I64 &&
-         (j->reduction->loop == DM_REDUCE_SUM || j->reduction->loop == DM_REDUCE_NANSUM);
-}
-
-/* Ends a group of ROWS rows of a tile whose outputs keep one float each: the floats are
-   merged into the float64 states and reset. */
-static void flush_columns(Pass *w) {
-  float *v = w->buf;
-  for (int64_t k = 0; k < w->cols && adds(w->j); k++) {
-    w->acc[k * w->j->n_chunk].a += (double)v[k];
-    v[k] = 0;
+/* Joins n rows of w->cols neighbouring elements to as many running floats; the rows lie `step`
+   elements apart. */
+static void join_rows(const Pass *w, const char *p, int64_t step, int64_t n) {
+  const Job *j = w->j;
+  const int64_t bytes = step * j->red.size[0];
+  enum { AT_ONCE = 4 }; /* rows */
+  float row[AT_ONCE * BROAD];
+  if (j->dtype == DM_F32 && j->step == 1) {
+    j->columns(w->buf, (const float *)(const void *)p, step, n, w->cols, (float)j->param);
+    return;
   }
-  w->fill = 0;
-  if (adds(w->j)) return;
-  const float start = (float)w->j->reduction->start.a;
+  const bool dense = j->step == 1 && step == w->cols; /* rows follow one another */
+  const int64_t most = dense ? DM_COUNT(row) / w->cols : AT_ONCE;
+  for (int64_t m; n > 0; n -= m, p += m * bytes) {
+    m = dm_min_i64(most, n);
+    if (dense) dm_load_f32(j->dtype, p, 1, m * w->cols, row);
+    for (int64_t q = 0; q < m && !dense; q++)
+      dm_load_f32(j->dtype, p + q * bytes, j->step, w->cols, row + q * BROAD);
+    j->columns(w->buf, row, dense ? step : BROAD, m, w->cols, (float)j->param);
+  }
+}
+static void tile_columns(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  join_rows(ctx, ptr[0], stride[0], n);
+}
+/* The floats of a tile are its states. */
+static void end_columns(const Pass *w) {
+  const float *v = w->buf;
   for (int64_t k = 0; k < w->cols; k++) {
     dm_Acc more = w->j->reduction->start;
     more.a = (double)v[k];
     w->j->reduction->merge(w->acc + k * w->j->n_chunk, &more);
-    v[k] = start;
   }
 }
-/* Joins rows of `cols` neighbouring elements to as many running floats; sums are
-   flushed to float64 every ROWS rows. */
-static void tile_columns(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
-  Pass *w = ctx;
+
+/* ---- sums in tiles ----
+   The sum of ROWS rows is a float, and the sum of those a double. */
+
+typedef struct Sums {
+  Pass pass;
+  float group[BROAD]; /* of the rows since the last flush */
+  double sum[BROAD];
+} Sums;
+
+static void flush_sums(Sums *s) {
+  for (int64_t k = 0; k < s->pass.cols; k++) s->sum[k] += (double)s->group[k];
+  memset(s->group, 0, sizeof *s->group * (size_t)s->pass.cols);
+  s->pass.fill = 0;
+}
+
+static void tile_sums(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  Sums *s = ctx;
+  Pass *w = &s->pass;
   const Job *j = w->j;
-  const bool direct = j->dtype == DM_F32 && j->step == 1, sums = adds(j);
-  enum { AT_ONCE = 4 }; /* rows */
   const int64_t step = stride[0] * j->red.size[0];
-  float row[AT_ONCE * BROAD];
-  for (int64_t r = 0; r < n;) {
-    const char *p = ptr[0] + r * step;
-    const int m = (int)dm_min_i64(dm_min_i64(AT_ONCE, n - r), sums ? ROWS - w->fill : AT_ONCE);
-    for (int64_t q = 0; q < m && !direct; q++)
-      dm_load_f32(j->dtype, p + q * step, j->step, w->cols, row + q * BROAD);
-    j->columns(w->buf, direct ? (const float *)(const void *)p : row,
-               direct ? stride[0] : BROAD, m, w->cols, (float)j->param);
-    if (sums && (w->fill += m) == ROWS) flush_columns(w);
-    r += m;
+  const bool direct = j->step == 1 && j->reduction->loop == DM_REDUCE_SUM;
+  const char *p = ptr[0];
+  for (int64_t m; n > 0; n -= m, p += m * step) {
+    m = dm_min_i64(ROWS - w->fill, n);
+    if (!direct || !dm_loops()->sum_rows(j->dtype, p, step, m, w->cols, s->group))
+      join_rows(w, p, stride[0], m);
+    if ((w->fill += (int)m) == ROWS) flush_sums(s);
   }
+}
+
+/* Stores n outputs from `first` on, whose sums are given. */
+static void finish_sums(const Job *j, double *sum, int64_t first, int64_t n) {
+  const dm_DType to = (dm_DType)j->out[0]->dtype;
+  for (int64_t k = 0; k < n && !j->reduction->plain; k++) {
+    const dm_Acc acc = {.a = sum[k]};
+    sum[k] = j->reduction->value(&acc, j->param, j->n_red);
+  }
+  dm_store_f64(to, (char *)dm_tensor_data(j->out[0]) + first * dm_dtype_size(to), 1, n, sum);
+}
+
+/* Adds the chunks' sums in order. */
+static void merge_sums(const Job *j) {
+  for (int64_t k = 1; k < j->n_chunk; k++)
+    for (int64_t i = 0; i < j->n_out; i++) j->sums[i] += j->sums[k * j->n_out + i];
+  finish_sums(j, j->sums, 0, j->n_out);
 }
 
 /* Merges the chunks of outputs first .. first + n - 1, whose states are at acc, in order and
@@ -207,32 +245,19 @@ static void finish(const Job *j, dm_Acc *acc, int64_t first, int64_t n) {
   int64_t *index = out[1] ? dm_tensor_data(out[1]) : NULL;
   const dm_DType to = out[0] ? (dm_DType)out[0]->dtype : DM_I64;
   const int64_t size = dm_dtype_size(to);
-  const bool real = j->reduction->value && j->compute != DM_I64, sums = adds(j);
+  const bool real = j->reduction->value && j->compute != DM_I64;
   for (int64_t at = 0, m; at < n; at += m) {
     double v[TILE];
     m = dm_min_i64(TILE, n - at);
     for (int64_t i = 0; i < m; i++) {
       dm_Acc *s = acc + (at + i) * j->n_chunk;
-      for (int64_t k = 1; k < j->n_chunk; k++)
-        if (sums) s->a += s[k].a;
-        else j->reduction->merge(s, s + k);
+      for (int64_t k = 1; k < j->n_chunk; k++) j->reduction->merge(s, s + k);
       if (index) index[first + at + i] = s->k + j->base;
       if (real) v[i] = j->reduction->plain ? s->a : j->reduction->value(s, j->param, j->n_red);
       else if (value) dm_store_i64(to, value + (first + at + i) * size, 1, 1, &s->i);
     }
     if (real && value) dm_store_f64(to, value + (first + at) * size, 1, m, v);
   }
-}
-
-/* Sums of at most ROWS rows are the running floats themselves: stores a tile's, of which output
-   o is the first. False: nothing is done. */
-static bool store_columns(const Pass *w, int64_t o) {
-  const Job *j = w->j;
-  if (!j->columns || !j->reduction->plain || j->acc || j->n_red >= ROWS) return false;
-  const dm_DType to = (dm_DType)j->out[0]->dtype;
-  dm_store_f32(to, (char *)dm_tensor_data(j->out[0]) + o * dm_dtype_size(to), 1, w->cols,
-               w->buf);
-  return true;
 }
 
 /* Unit u of the traversal by rows: one chunk of one output. */
@@ -260,7 +285,51 @@ static void by_rows(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-/* Thread body of the traversal by tiles: unit u is one chunk of one tile of outputs. */
+/* A unit of the traversal by tiles: one chunk of one tile of outputs. */
+typedef struct Unit {
+  int64_t chunk, o, lo, hi; /* o: the first output; lo to hi: the reduced elements */
+} Unit;
+
+static Unit unit_at(const Job *j, int64_t u, dm_Iter *it, Pass *w) {
+  const int64_t chunk = u % j->n_chunk, tile = u / j->n_chunk;
+  const int64_t col = tile % j->n_tile * j->tile, lo = chunk * j->chunk;
+  const Unit unit = {chunk, tile / j->n_tile * j->width + col, lo,
+                     dm_min_i64(lo + j->chunk, j->n_red)};
+  w->j = j;
+  w->at = lo;
+  w->fill = 0;
+  w->cols = dm_min_i64(j->tile, j->width - col);
+  it->data[0] = first_of(j, unit.o);
+  return unit;
+}
+
+/* Thread body of sums in tiles. Those of less than ROWS rows are the floats themselves. */
+static void by_sums(void *ctx, int64_t begin, int64_t end) {
+  const Job *j = ctx;
+  const bool plain = j->reduction->plain && !j->sums && j->n_red < ROWS;
+  const dm_DType to = (dm_DType)j->out[0]->dtype;
+  dm_Iter it = j->red;
+  Sums s;
+  s.pass.buf = s.group;
+  for (int64_t u = begin; u < end; u++) {
+    const Unit unit = unit_at(j, u, &it, &s.pass);
+    const int64_t n = s.pass.cols;
+    memset(s.group, 0, sizeof *s.group * (size_t)n);
+    memset(s.sum, 0, sizeof *s.sum * (size_t)n);
+    dm_iter_range(&it, unit.lo, unit.hi, tile_sums, &s);
+    if (plain) {
+      dm_store_f32(to, (char *)dm_tensor_data(j->out[0]) + unit.o * dm_dtype_size(to), 1, n,
+                   s.group);
+      continue;
+    }
+    flush_sums(&s);
+    if (j->sums)
+      memcpy(j->sums + unit.chunk * j->n_out + unit.o, s.sum, sizeof *s.sum * (size_t)n);
+    else finish_sums(j, s.sum, unit.o, n);
+  }
+}
+
+/* Thread body of the traversal by tiles. */
 static void by_tiles(void *ctx, int64_t begin, int64_t end) {
   const Job *j = ctx;
   union {
@@ -275,23 +344,18 @@ static void by_tiles(void *ctx, int64_t begin, int64_t end) {
   dm_Acc local[BROAD];
   dm_Iter it = j->red;
   for (int64_t u = begin; u < end; u++) {
-    const int64_t chunk = u % j->n_chunk, tile = u / j->n_chunk;
-    const int64_t col = tile % j->n_tile * j->tile, o = tile / j->n_tile * j->width + col;
-    const int64_t lo = chunk * j->chunk;
-    Pass w = {.j = j, .acc = local, .at = lo, .buf = &buf};
-    if (j->acc) w.acc = j->acc + o * j->n_chunk + chunk;
-    w.cols = dm_min_i64(j->tile, j->width - col);
+    Pass w = {.acc = local, .buf = &buf};
+    const Unit unit = unit_at(j, u, &it, &w);
+    if (j->acc) w.acc = j->acc + unit.o * j->n_chunk + unit.chunk;
     for (int64_t k = 0; k < w.cols; k++) w.acc[k * j->n_chunk] = j->reduction->start;
     for (int64_t k = 0; j->columns && k < w.cols; k++)
       buf.f32[k] = (float)j->reduction->start.a;
-    it.data[0] = first_of(j, o);
-    dm_iter_range(&it, lo, dm_min_i64(lo + j->chunk, j->n_red), run, &w);
-    if (store_columns(&w, o)) continue;
-    if (j->columns) flush_columns(&w);
+    dm_iter_range(&it, unit.lo, unit.hi, run, &w);
+    if (j->columns) end_columns(&w);
     else if (j->compute == DM_F32) flush_f32(&w);
     else if (j->compute == DM_F64) flush_f64(&w);
     else flush_i64(&w);
-    if (!j->acc) finish(j, local, o, w.cols);
+    if (!j->acc) finish(j, local, unit.o, w.cols);
   }
 }
 
@@ -341,11 +405,16 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   j.step = j.kept.stride[0][j.kept.ndim - 1];
   j.tile = j.columns ? BROAD : TILE;
   if (better_in_tiles(&j)) j.n_tile = (j.width + j.tile - 1) / j.tile;
+  j.adds = j.n_tile && j.n_red > 0 && j.columns &&
+           (reduction->loop == DM_REDUCE_SUM || reduction->loop == DM_REDUCE_NANSUM);
   j.chunk = chunk_of(&j);
   j.n_chunk = dm_max_i64(1, (j.n_red + j.chunk - 1) / j.chunk);
   dm_Acc local[64];
   const int64_t n_acc = j.n_out * j.n_chunk;
-  if (j.n_chunk > 1 || j.n_red == 0) {
+  if (j.adds && j.n_chunk > 1) {
+    j.sums = dm_scratch(DM_SCRATCH_JOB, n_acc * (int64_t)sizeof *j.sums);
+    if (!j.sums) return dm_fail(DM_EMEM, "reduction: out of memory");
+  } else if (j.n_chunk > 1 || j.n_red == 0) {
     j.acc = n_acc <= DM_COUNT(local)
                 ? local
                 : dm_scratch(DM_SCRATCH_JOB, n_acc * (int64_t)sizeof *j.acc);
@@ -357,8 +426,12 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
     const int64_t cost =
         dm_min_i64(j.chunk, j.n_red) * (j.n_tile ? dm_min_i64(j.tile, j.width) : 1);
     dm_parallel_for(rows * j.n_chunk, dm_max_i64(1, DM_POINT_GRAIN / cost),
-                    j.n_tile ? by_tiles : by_rows, &j);
+                    j.adds     ? by_sums
+                    : j.n_tile ? by_tiles
+                               : by_rows,
+                    &j);
   }
+  if (j.sums) merge_sums(&j);
   if (j.acc) finish(&j, j.acc, 0, j.n_out);
   dm_scratch_trim(DM_SCRATCH_JOB);
   return DM_OK;
