@@ -108,6 +108,13 @@ end, function(parts)
   return parts[1].grad:sum():item()
 end)
 
+scenario("a depthwise convolution", function()
+  return {leaf(2, 3, 6, 6), leaf(3, 1, 3, 3)}
+end, function(given)
+  dm.conv2d(given[1], given[2], {padding = 1, groups = 3}):square():sum():backward()
+  return (given[1].grad:sum() + given[2].grad:sum()):item()
+end)
+
 scenario("attention with a mask, groups of heads and dropout", function()
   return {leaf(2, 4, 3, 2), leaf(2, 2, 5, 2), leaf(2, 2, 5, 2), leaf(3, 5)}
 end, function(given)

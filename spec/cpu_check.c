@@ -944,6 +944,23 @@ static void check_conv(void) {
                      .dil = {1, 1}};
     if (set_output(&d)) check_conv_dims(&d, types[i % 4]);
   }
+  /* groups of one input channel */
+  for (int i = 0; i < 120;) {
+    dm_ConvDims d = {.n = 1 + below(4),
+                     .c = 2 + below(6),
+                     .h = 1 + below(30),
+                     .w = 1 + below(30),
+                     .r = 1 + below(6),
+                     .s = 1 + below(6)};
+    d.groups = d.c;
+    d.o = d.c * (1 + below(3));
+    for (int j = 0; j < 2; j++) {
+      d.stride[j] = 1 + below(3);
+      d.pad[j] = below(4);
+      d.dil[j] = 1 + below(3);
+    }
+    if (set_output(&d)) check_conv_dims(&d, types[i++ % 3]);
+  }
   for (int i = 0; i < 240;) {
     dm_ConvDims d = {.n = 1 + below(4),
                      .h = 1 + below(20),

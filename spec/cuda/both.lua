@@ -39,8 +39,8 @@ function both.counts(environment, program)
   os.remove(list)
   local script = folder.write("program.lua", 'local dm = require "demilune"\n' .. program)
   local text, status = folder.run(("LUA_PATH='%s' LUA_CPATH='%s' XDG_CACHE_HOME=%s " ..
-    "DEMILUNE_PLAN_PREFETCH=0 DEMILUNE_EMULATED_COVERAGE=%s %s lua5.4 %s"):format(package.path, package.cpath,
-    folder.path "cache", list, environment, script))
+    "DEMILUNE_PLAN_PREFETCH=0 DEMILUNE_EMULATED_COVERAGE=%s %s lua5.4 %s"):format(package.path,
+    package.cpath, folder.path "cache", list, environment, script))
   assert.equal(0, status, text)
   local n = setmetatable({}, {__index = function() return 0 end})
   for line in io.lines(list) do

@@ -4,10 +4,12 @@
 
      dense      one matrix product with a matrix (O PQ, C HW) spread from the weights
      pointwise  one matrix product an image, of the planes as they are
+     depthwise  the taps of each plane, where a group has one input channel
      winograd   F(2 x 2, 3 x 3): 16 products where others do 36
      implicit   a matrix product of gathered positions, for every shape */
 #include "cpu/conv.h"
 
+#include "cpu/conv_depthwise.h"
 #include "cpu/conv_implicit.h"
 #include "cpu/conv_product.h"
 #include "cpu/gemm_variant.h"
@@ -40,6 +42,14 @@ static bool serves_pointwise(const dm_ConvDims *d, dm_DType t, Pass pass) {
   if (!plain || d->h * d->w < LEAST_POSITIONS) return false;
   if (pass == DW) return d->n == 1 || t == dm_compute_dtype(t);
   return (pass == FORWARD ? d->o : d->c) >= THIN * d->groups;
+}
+
+/* Groups of one input channel have no sums over channels, for which products are made. */
+static bool serves_depthwise(const dm_ConvDims *d, dm_DType t, Pass pass) {
+  enum { EACH = 4, STRIDE = 4 }; /* more output channels of a group are a product again */
+  DM_UNUSED(pass);
+  return d->groups > 1 && d->groups == d->c && d->o <= EACH * d->groups &&
+         d->stride[0] <= STRIDE && d->stride[1] <= STRIDE && dm_compute_dtype(t) == DM_F32;
 }
 
 /* 3 x 3 kernels of stride 1 with enough channels to pay for the transforms. Processors that
@@ -77,6 +87,7 @@ typedef struct Algorithm {
 static const Algorithm algorithms[] = {
     {serves_dense, dm_conv_dense_fwd, dm_conv_dense_dx, dm_conv_dense_dw},
     {serves_pointwise, dm_conv_pointwise_fwd, dm_conv_pointwise_dx, dm_conv_pointwise_dw},
+    {serves_depthwise, dm_conv_depthwise_fwd, dm_conv_depthwise_dx, dm_conv_depthwise_dw},
     {serves_winograd, dm_winograd_fwd, dm_winograd_dx, dm_winograd_dw},
     {serves_all, dm_conv_implicit_fwd, dm_conv_implicit_dx, dm_conv_implicit_dw}};
 

@@ -137,6 +137,8 @@ typedef struct dm_RealLoops {
   dm_status (*rnn_backward)(const dm_RnnJob *j);
 } dm_RealLoops;
 
+enum { DM_TAP_LANES = 32 };
+
 typedef struct dm_Loops {
   dm_Pointwise unary[DM_N_OP], unary_back[DM_N_OP]; /* ops of the UNARY rows; no int64 */
   dm_Pointwise pair[DM_N_PAIR], triple[DM_N_TRIPLE];
@@ -163,6 +165,13 @@ typedef struct dm_Loops {
   dm_ReduceF64 *reduce64[DM_N_REDUCE];
   dm_ReduceColumnsF32 *columns[DM_N_REDUCE]; /* NULL: none */
   dm_SumRows *sum_rows;
+  /* y (n) += the pieces x[k] of n elements times w[k]; the sums of gy times x[k]
+     join sum (n_tap, DM_TAP_LANES), lane by lane */
+  void (*taps)(const float *const *x, const float *w, int64_t n_tap, int64_t n, float *y);
+  void (*tap_dots)(const float *const *x, const float *gy, const int32_t *mask, int64_t n_tap,
+                   int64_t n, double *sum);
+  void (*copy_rows)(const float *from, int64_t from_step, int64_t stride, int64_t rows,
+                    int64_t n, float *to, int64_t to_step);
 } dm_Loops;
 
 extern const dm_Loops dm_loops_plain;
