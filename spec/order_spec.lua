@@ -36,6 +36,35 @@ describe("ops that choose elements", function()
   end)
 end)
 
+describe("the first of many", function()
+  it("are those of a whole sort, equal ones in their order, NaN the largest", function()
+    dm.manual_seed(1)
+    for _, dtype in ipairs{"float32", "bfloat16", "int64"} do
+      local x = (dm.randn(3, 700, {device = "cpu"}) * 40):round() -- many are equal
+      if dtype ~= "int64" then x[{2, 11}], x[{2, 600}], x[{3, 5}] = NAN, NAN, -math.huge end
+      x = x:to(dtype)
+      for _, largest in ipairs{true, false} do
+        local sorted, at = x:sort{dim = -1, descending = largest, stable = true}
+        for _, k in ipairs{1, 2, 5, 16, 17, 100, 341, 342, 700} do
+          local values, i = x:topk(k, {largest = largest})
+          assert.is_true(dm.equal(at:narrow(2, 1, k), i), ("%s, k = %d"):format(dtype, k))
+          assert.is_true(dm.allclose(sorted:narrow(2, 1, k), values, {equal_nan = true}))
+        end
+      end
+    end
+  end)
+
+  it("are drawn alike, whether few or many are asked for", function()
+    local w = dm.rand(300, {device = "cpu"})
+    local function drawn(k)
+      dm.manual_seed(7)
+      return w:multinomial(k)
+    end
+    local many = drawn(65) -- by a sort
+    for _, k in ipairs{1, 2, 64} do assert.is_true(dm.equal(many:narrow(1, 1, k), drawn(k))) end
+  end)
+end)
+
 describe("ops that count", function()
   it("count positions from 1", function()
     assert.same({1, 0, 2}, dm.bincount(dm.tensor{1, 3, 3}):totable())

@@ -93,7 +93,9 @@ static bool try_transpose(dm_Tensor *out, dm_Tensor *in) {
   if (d < 0 || (in->stride[d] == 1 && in->shape[d] > 1)) return false;
   dm_iter_init(&t.it, 2, (dm_Tensor *[]){out, in});
   const int last = t.it.ndim - 1;
-  if (t.it.stride[0][last] != 1 || t.it.stride[1][last] == 1 || t.it.shape[last] < LEAST)
+  /* a row of one element, repeated, is filled */
+  if (t.it.stride[0][last] != 1 || t.it.stride[1][last] == 0 || t.it.stride[1][last] == 1 ||
+      t.it.shape[last] < LEAST)
     return false;
   while (t.dim < last && (t.it.stride[1][t.dim] != 1 || t.it.shape[t.dim] < LEAST)) t.dim++;
   if (t.dim == last) return false;

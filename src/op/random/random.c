@@ -575,12 +575,41 @@ static int earlier(const void *a, const void *b) {
   return (x->i > y->i) - (x->i < y->i);
 }
 
-/* k draws without replacement: the first to arrive in an exponential race, see dm_race_time. */
-static void sample_once(const double *w, int64_t n, int64_t k, dm_Generator g, int64_t first,
+/* Weights become times. */
+typedef struct Race {
+  double *w;
+  dm_Generator g;
+  int64_t first;
+} Race;
+static void run_race(void *ctx, int64_t begin, int64_t end) {
+  const Race *r = ctx;
+  for (int64_t i = begin; i < end; i++)
+    r->w[i] = dm_race_time(r->w[i], dm_draw_f64(r->g, r->first + i));
+}
+
+/* The k first of n times, in order, by inserting those that beat the last one so far. */
+static void first_few(const double *time, int64_t n, int64_t k, Racer *racers) {
+  int64_t have = 0;
+  for (int64_t i = 0; i < n; i++) {
+    if (have == k && time[i] >= racers[k - 1].time) continue;
+    int64_t at = have < k ? have++ : k - 1;
+    for (; at > 0 && racers[at - 1].time > time[i]; at--) racers[at] = racers[at - 1];
+    racers[at] = (Racer){time[i], i};
+  }
+}
+
+/* k draws without replacement: the first to arrive in an exponential race, see dm_race_time. w
+   holds the times then. */
+static void sample_once(double *w, int64_t n, int64_t k, dm_Generator g, int64_t first,
                         int64_t base, Racer *racers, int64_t *out) {
-  for (int64_t i = 0; i < n; i++)
-    racers[i] = (Racer){dm_race_time(w[i], dm_draw_f64(g, first + i)), i};
-  qsort(racers, (size_t)n, sizeof *racers, earlier);
+  enum { GRAIN = 1024, FEW = 64 };
+  dm_parallel_for(n, GRAIN, run_race, &(Race){w, g, first});
+  if (k <= FEW) {
+    first_few(w, n, k, racers);
+  } else {
+    for (int64_t i = 0; i < n; i++) racers[i] = (Racer){w[i], i};
+    qsort(racers, (size_t)n, sizeof *racers, earlier);
+  }
   for (int64_t s = 0; s < k; s++) out[s] = racers[s].i + base;
 }
 

@@ -209,6 +209,11 @@ static int64_t n_reduced(const dm_Meta *m, unsigned mask) {
   return n;
 }
 /* dx = gy / n, broadcast to x's shape. */
+dm_status dm_mean(dm_Tensor *out, const dm_Tensor *x, unsigned mask) {
+  return dm_reduce((dm_Tensor *[]){out, NULL}, x, mask, dm_compute_dtype((dm_DType)x->dtype),
+                   &mean_reduction, 0, 0);
+}
+
 void mean_grad(dm_Grad *g) {
   const dm_Meta *m = dm_in_meta(g, 0);
   const dm_Ints dims = DM_ATTR(dm_SumAttr, g)->dim;

@@ -43,6 +43,9 @@ enum { DM_REDUCE_ROWS = 64 };
 dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
                     const dm_Reduction *reduction, double param, int base);
 
+/* out = the mean of x, which is of floats, over the dims in `mask`. */
+dm_status dm_mean(dm_Tensor *out, const dm_Tensor *x, unsigned mask);
+
 /* Checks `dims` of t and sets their bits in *mask; no dims or an empty list mean every
    dim. */
 dm_status dm_dims_mask(const dm_Call *c, const dm_Tensor *t, const dm_Ints *dims,

@@ -85,11 +85,12 @@ static int64_t slice_grain(const Job *j) {
 
 /* The ordered key of a float: see the head of the file. -0 and 0 have one key. */
 static uint64_t key_f64(double v) {
-  uint64_t u;
-  if (v != v) return UINT64_MAX;
-  v += 0.0; /* -0 is 0 */
-  memcpy(&u, &v, 8);
-  return u >> 63 ? ~u : u | 1ull << 63;
+  int64_t bits;
+  const double sum = v + 0.0; /* -0 is 0 */
+  memcpy(&bits, &sum, 8);
+  /* without a branch, as half of all signs would be guessed wrongly */
+  const uint64_t key = (uint64_t)bits ^ ((uint64_t)(bits >> 63) | 1ull << 63);
+  return v != v ? UINT64_MAX : key;
 }
 /* The keys of m <= DM_BLOCK elements that lie `stride` apart. as_float: integers are
    converted to float64 because their keys will be compared with those of floats. */
@@ -105,15 +106,21 @@ static void load_keys(dm_DType from, bool as_float, const char *x, int64_t strid
     for (int64_t i = 0; i < m; i++) key[i] = (uint64_t)v[i] ^ 1ull << 63;
   }
 }
+/* The keys of elements from `at` on of a slice that starts at x, in the wanted order; returns
+   how many. */
+static int64_t block_of_keys(const Job *j, const char *x, int64_t at, uint64_t *key) {
+  const int64_t m = dm_min_i64(DM_BLOCK, j->in.n - at);
+  const char *p = x + at * j->in.inner * dm_dtype_size(j->from);
+  load_keys(j->from, dm_is_float(j->from), p, j->in.inner, m, key);
+  for (int64_t i = 0; i < m && j->descending; i++) key[i] = ~key[i];
+  return m;
+}
 /* The items of one slice that starts at x. */
 static void fill_items(const Job *j, const char *x, Item *items) {
   uint64_t key[DM_BLOCK];
-  for (int64_t at = 0; at < j->in.n; at += DM_BLOCK) {
-    const int64_t m = dm_min_i64(DM_BLOCK, j->in.n - at);
-    const char *p = x + at * j->in.inner * dm_dtype_size(j->from);
-    load_keys(j->from, dm_is_float(j->from), p, j->in.inner, m, key);
-    for (int64_t i = 0; i < m; i++)
-      items[at + i] = (Item){j->descending ? ~key[i] : key[i], at + i};
+  for (int64_t at = 0, m; at < j->in.n; at += m) {
+    m = block_of_keys(j, x, at, key);
+    for (int64_t i = 0; i < m; i++) items[at + i] = (Item){key[i], at + i};
   }
 }
 
@@ -228,29 +235,56 @@ static void select_first(Item *a, Item *b, int64_t n, int64_t k) {
   if (sorted != a) memcpy(a, sorted, sizeof *a * (size_t)n);
 }
 
-/* Returns the first k of the n items, in order if `in_order`, the k-th as the last
-   one, with b as a buffer: only items before the k-th best so far are gathered. */
-static Item *sort_first(Item *a, Item *b, int64_t n, int64_t k, bool in_order) {
-  const int64_t most = 2 * k + RUN;
+/* The candidates for the first k items. Where k is small they are the k best so far, in order;
+   else those, and what came before the k-th of them since: full, they are sorted and cut to k.
+ */
+typedef struct Best {
+  Item *a, *b; /* the candidates, and a buffer */
+  int64_t k, kept, most;
+  uint64_t bound;
+  bool bounded;
+} Best;
+
+static void insert(Best *best, uint64_t key, int64_t at) {
+  int64_t i = best->kept < best->k ? best->kept++ : best->k - 1;
+  for (; i > 0 && best->a[i - 1].key > key; i--) best->a[i] = best->a[i - 1];
+  best->a[i] = (Item){key, at};
+  best->bounded = best->kept == best->k;
+}
+static void append(Best *best, uint64_t key, int64_t at) {
+  best->a[best->kept++] = (Item){key, at};
+  if (best->kept < best->most) return;
+  const Item *const sorted = sort_items(best->a, best->b, best->kept);
+  if (sorted != best->a) memcpy(best->a, sorted, sizeof *sorted * (size_t)best->k);
+  best->kept = best->k;
+  best->bounded = true;
+}
+
+/* The first k items of a slice that starts at x, in order: few of many. */
+static Item *first_of_slice(const Job *j, const char *x, Item *a, Item *b, int64_t k) {
+  Best best = {.a = a, .b = b, .k = k, .most = 2 * k + RUN};
+  uint64_t key[DM_BLOCK];
+  for (int64_t at = 0, m; at < j->in.n; at += m) {
+    m = block_of_keys(j, x, at, key);
+    for (int64_t i = 0; i < m; i++) {
+      if (best.bounded && key[i] >= best.bound) continue;
+      if (k <= RUN) insert(&best, key[i], at + i);
+      else append(&best, key[i], at + i);
+      if (best.bounded) best.bound = a[k - 1].key;
+    }
+  }
+  return k <= RUN ? a : sort_items(a, b, best.kept);
+}
+
+/* Returns the first k items of a slice that starts at x, in order if that is wanted, the k-th
+   as the last one; a and b have space for all items each. */
+static Item *sort_first(const Job *j, const char *x, Item *a, Item *b) {
+  const int64_t n = j->in.n, k = j->out.n;
+  if (2 * k + RUN < n) return first_of_slice(j, x, a, b, k);
+  fill_items(j, x, a);
   if (k == n || n <= RUN) return sort_items(a, b, n);
-  if (most >= n) {
-    select_first(a, b, n, k);
-    return in_order ? sort_items(a, b, k) : a;
-  }
-  int64_t kept = 0;
-  uint64_t bound = 0;
-  bool bounded = false;
-  for (int64_t i = 0; i < n; i++) {
-    if (bounded && a[i].key >= bound) continue;
-    a[kept++] = a[i];
-    if (kept < most) continue;
-    const Item *const sorted = sort_items(a, b, kept);
-    if (sorted != a) memcpy(a, sorted, sizeof *a * (size_t)k);
-    kept = k;
-    bound = a[k - 1].key;
-    bounded = true;
-  }
-  return sort_items(a, b, kept);
+  select_first(a, b, n, k);
+  return j->sorted ? sort_items(a, b, k) : a;
 }
 
 /* Thread body: sorts slices [begin, end) and writes the first out.n elements and
@@ -266,8 +300,7 @@ static void sort_slices(void *ctx, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; i++) {
     const char *x = j->x + dm_along_at(&j->in, i) * size;
     const int64_t to = dm_along_at(&j->out, i);
-    fill_items(j, x, items);
-    const Item *sorted = sort_first(items, items + n, n, j->out.n, j->sorted);
+    const Item *const sorted = sort_first(j, x, items, items + n);
     for (int64_t k = 0; k < j->out.n; k++) {
       const int64_t at = to + k * j->out.inner;
       copy_element(j->y + at * size, x + sorted[k].at * j->in.inner * size, size);

@@ -27,6 +27,7 @@
 #include "cpu/vec.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
+#include "op/reduce/reduce.h"
 #include "op/spatial/pool.h"
 
 enum { PLANE_GRAIN = 65536 }; /* elements that are worth a thread */
@@ -720,10 +721,12 @@ dm_status adaptive_avg_pool2d_rule(dm_Call *c) {
 }
 
 /* The mean over the window of each output, whose size may differ by one element from
-   its neighbour's. */
+   its neighbour's; or over whole planes. */
 dm_status adaptive_avg_pool2d_cpu(dm_Call *c) {
-  return run_adaptive(c, dm_plane_size(c->in[0]),
-                      DM_ATTR(dm_AdaptiveAvgPool2dAttr, c)->output_size, false);
+  const int64_t *size = DM_ATTR(dm_AdaptiveAvgPool2dAttr, c)->output_size;
+  const dm_Tensor *x = c->in[0];
+  if (size[0] == 1 && size[1] == 1) return dm_mean(c->out[0], x, 3u << (x->ndim - 2));
+  return run_adaptive(c, dm_plane_size(x), size, false);
 }
 
 /* dx spreads gy / (elements of the window) over each window. */
