@@ -51,15 +51,15 @@ static const float *floats(const Job *j, const void *p, int64_t i, int64_t n, fl
 }
 
 /* Along one dim of n elements: the first one that has remainder a in the padded plane, where it
-   goes there, and how many there are, of which `room` fit. */
+   goes there, and how many there are, of which `capacity` fit. */
 typedef struct Part {
   int64_t from, to, n;
 } Part;
-static Part part_of(int64_t n, int64_t first, int64_t stride, int64_t a, int64_t room) {
+static Part part_of(int64_t n, int64_t first, int64_t stride, int64_t a, int64_t capacity) {
   const int64_t from = ((a - first) % stride + stride) % stride, to = (from + first) / stride;
-  return (Part){from, to,
-                from < n && to < room ? dm_min_i64(dm_ceil_div(n - from, stride), room - to)
-                                      : 0};
+  return (Part){
+      from, to,
+      from < n && to < capacity ? dm_min_i64(dm_ceil_div(n - from, stride), capacity - to) : 0};
 }
 
 /* Copies a plane (h, w) to the planes of the remainders, whose other elements stay 0. */
