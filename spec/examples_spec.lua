@@ -581,8 +581,9 @@ describe("bench/ops", function()
   end)
 
   it("times all of them, without PyTorch, too", function()
-    local pipe <close> = assert(io.popen(("env -u PYTHON LUA_PATH='./lua/?.lua;./lua/?/init.lua;;' "
-      .. "LUA_CPATH='./%s/lua/?.so;;' lua5.4 scripts/bench/ops.lua --tiny 2>&1"):format(build)))
+    local pipe <close> = assert(io.popen(("env -u PYTHON PATH=/usr/bin:/bin "
+      .. "LUA_PATH='./lua/?.lua;./lua/?/init.lua;;' LUA_CPATH='./%s/lua/?.so;;' "
+      .. "lua5.4 scripts/bench/ops.lua --tiny 2>&1"):format(build)))
     local text = pipe:read "a"
     has(text, "PyTorch absent", "### Below 0.95: 0 of ")
     local forward = tonumber(text:match "| float32 | 64 +| forward +| %- +| (%d+)")
@@ -593,7 +594,7 @@ end)
 
 describe("bench/generate", function()
   it("times a token, without PyTorch, too", function()
-    local pipe <close> = assert(io.popen(("env -u PYTHON "
+    local pipe <close> = assert(io.popen(("env -u PYTHON PATH=/usr/bin:/bin "
       .. "LUA_PATH='./lua/?.lua;./lua/?/init.lua;;' LUA_CPATH='./%s/lua/?.so;;' "
       .. "lua5.4 scripts/bench/generate.lua --rounds 1 --layers 1 --width 64 "
       .. "--vocabulary 99 --prompt 8 --tokens 2 2>&1"):format(build)))
