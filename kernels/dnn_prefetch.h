@@ -13,6 +13,8 @@
 /* Makes and keeps the plan; returns whether the library was asked for it (dnn.c). */
 typedef bool dm_DnnMakeFn(const dm_DnnKey *key, dm_DnnBuildFn *build);
 
+/* Both are called under dnn.c's lock, one at a time. */
+
 /* Lets a thread make the plan, unless that is done or under way, or many wait already. */
 void dm_prefetch_add(const dm_DnnKey *key, dm_DnnBuildFn *build, dm_DnnMakeFn *make);
 /* Waits while a thread makes the plan; a plan that no thread has begun is left to the caller.
