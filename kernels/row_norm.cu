@@ -329,8 +329,9 @@ done:
 
 /* ---- add_layer_norm: a sum of float32 and its norm, in float32 or 16 bits (L) ---- */
 
-/* sum = x + delta and y = (sum - mean) rstd weight + bias, s.lanes threads per row. Of a row
-   that is too long to keep a thread reads back the runs of the sum that it wrote. */
+/* sum = x + delta and y = (sum - mean) rstd weight + bias, s.lanes threads per row. Without
+   delta x is the sum, and sum the same memory, which is not written. Of a row that is too long
+   to keep a thread reads back the runs of the sum that it wrote. */
 template <class L, int V, int R>
 static __global__ void __launch_bounds__(DM_THREADS, dm_same_type<L, float> ? 2 : 3)
     add_rows_kernel(const float *x, dm_From<L> delta, float *sum, dm_To<L> y, dm_Vector w,
@@ -341,6 +342,7 @@ static __global__ void __launch_bounds__(DM_THREADS, dm_same_type<L, float> ? 2 
     each_run<R>(s.len / V, s.lanes, [&](int64_t j, int k) {
       float d[V];
       load_run<float, float, V>(x + first, j * V, kept[k]);
+      if (!delta) return;
       load_run<float, L, V>(delta + first, j * V, d);
       for (int i = 0; i < V; i++) kept[k][i] += d[i];
       store_run<float, float, V>(sum + first, j * V, kept[k]);
@@ -428,24 +430,25 @@ static dm_status add_sums(dm_Call *c, const dm_Tensor *gy, const dm_Tensor *sum,
 /* Whether rows may go in words of four elements: all of them aligned to 16 bytes, or NULL. */
 static bool add_packs(const RowShape &s, const dm_Vector &w, const dm_Vector &b,
                       const dm_Tensor *const *t, int n) {
-  const dm_DType dtype = (dm_DType)t[1]->dtype; /* L's */
+  const dm_DType dtype = (dm_DType)t[t[1] ? 1 : n - 1]->dtype; /* L's */
   bool packs = s.len % 4 == 0 && affine_runs(w, s, dtype, 4) && affine_runs(b, s, dtype, 4);
   for (int i = 0; i < n; i++) packs = packs && (!t[i] || runs_of(dm_tensor_data(t[i]), 16));
   return packs;
 }
 
-/* Launches add_rows_kernel; own: x and delta, dense. */
+/* Launches add_rows_kernel; own: x and delta or NULL, dense. */
 template <class L>
 static dm_status add_rows(dm_Call *c, dm_Tensor *const *own, const dm_Vector &w,
                           const dm_Vector &b, RowShape s, float eps) {
   typedef float T; /* of the rows that ROW_WAYS measures */
   const dm_Tensor *const all[] = {own[0], own[1], c->out[0], c->out[1]};
   const bool packs = add_packs(s, w, b, all, 4);
+  float *const sum = to_of<float>(own[1] ? c->out[0] : own[0]);
   dm_status st = DM_OK;
   ROW_WAYS(s, packs, {
     st = dm_launch((add_rows_kernel<L, V, R>), dm_blocks(s.n_rows * s.lanes), DM_THREADS, 0,
-                   from_of<float>(own[0]), from_of<L>(own[1]), to_of<float>(c->out[0]),
-                   to_of<L>(c->out[1]), w, b, s, eps);
+                   from_of<float>(own[0]), from_of<L>(own[1]), sum, to_of<L>(c->out[1]), w, b,
+                   s, eps);
   });
   return st;
 }
@@ -468,8 +471,8 @@ static dm_status add_rows_backward(dm_Call *c, dm_Tensor *const *own, const dm_V
   return st == DM_OK ? add_sums<L>(c, own[1], own[2], s, stats) : st;
 }
 
-/* in: x (float32), delta (float32 or 16 bits), weight, bias; out: the sum (float32), and its
-   norm in delta's dtype. There are elements. */
+/* in: x (float32), delta (float32 or 16 bits) or NULL, weight, bias; out: the sum (float32),
+   empty without delta, and its norm in delta's dtype. There are elements. */
 DM_CUDA_KERNEL(add_norm_cuda) {
   const dm_AddNormAttr *a = DM_ATTR(dm_AddNormAttr, c);
   const dm_LayerNormAttr layer = {a->normalized_shape, a->eps};
@@ -477,12 +480,12 @@ DM_CUDA_KERNEL(add_norm_cuda) {
   dm_Tensor *own[4] = {NULL};
   dm_Vector w, b;
   dm_status st = DM_OK;
-  for (int i = 0; i < 2; i++) DM_GO(dm_dense_new(c->in[i], &own[i]));
+  for (int i = 0; i < 2 && c->in[i]; i++) DM_GO(dm_dense_new(c->in[i], &own[i]));
   DM_GO(dm_vector_new(c->in[2], DM_F32, &own[2], &w));
   DM_GO(dm_vector_new(c->in[3], DM_F32, &own[3], &b));
   DM_STORED_TYPES(c->out[1]->dtype, {
     if constexpr (sizeof(T) <= sizeof(float))
-      st = add_rows<T>(c, own, w, b, row_shape(c->out[0], dm_layer_rows(&m, &layer)),
+      st = add_rows<T>(c, own, w, b, row_shape(c->out[1], dm_layer_rows(&m, &layer)),
                        (float)a->eps);
   });
 done:

@@ -55,6 +55,17 @@ local BLOCKS = {
   {"dropout", function()
     return nn.Sequential{nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.3), nn.Linear(32, 16)}
   end},
+  {"a pre-norm block", function()
+    local Block = nn.Module:extend "Block"
+    function Block:init()
+      self.one, self.two, self.norm = nn.Linear(16, 16), nn.Linear(16, 16), nn.LayerNorm(16)
+    end
+    function Block:forward(x)
+      local sum, y = F.add_layer_norm(x, self.one(x), {16}, self.norm.weight, self.norm.bias)
+      return sum + self.two(y)
+    end
+    return nn.Sequential{Block(), Block()}
+  end},
   {"attention's heads", function() return nn.TransformerEncoderLayer(16, 2, 32, {dropout = 0}) end},
   {"batch norm and relu in place", function()
     return nn.Sequential{nn.Conv1d(6, 6, 3, {padding = 1}), nn.BatchNorm1d(6),

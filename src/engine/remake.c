@@ -31,7 +31,7 @@ void dm_remake_note(dm_Node *n, dm_Tensor *const *in, const dm_Tensor *out) {
   if (norms && out->device.type != DM_CPU) return;
   if (n->n_in > DM_MAX_IN || (inplace && out->base)) return;
   for (int i = 0; i < n->n_in; i++) {
-    if (!in[i] || (n->saved_in && n->saved_in[i].t)) continue;
+    if (!in[i] || !dm_remake_reads(n, i) || (n->saved_in && n->saved_in[i].t)) continue;
     if (!is_pristine(in[i], inplace && in[i]->storage == out->storage)) return;
   }
   n->pure = true;
@@ -46,7 +46,7 @@ static bool has_input(const dm_Node *n, int i, int left) {
   if (s && s->t) return true;
   if (s && s->remade) return can(e->node, left);
   if (!e->node || e->node->released || (s && s->replay)) return false;
-  return dm_remake_end_keeps(e) || (e->out == 0 && can(e->node, left));
+  return dm_remake_end_keeps(e) || (e->out == dm_remake_output(e->node) && can(e->node, left));
 }
 
 /* Can n's op compute its output 0 again from tensors that are kept, at that cost? */
@@ -54,7 +54,7 @@ static bool can(const dm_Node *n, int left) {
   left -= n->op && n->op->flags & F_VIEW ? 1 : 2;
   if (!n->pure || n->released || left < 0) return false;
   for (int i = 0; i < n->n_in; i++)
-    if (n->given >> i & 1 && !has_input(n, i, left)) return false;
+    if (dm_remake_reads(n, i) && !has_input(n, i, left)) return false;
   return true;
 }
 
@@ -69,13 +69,14 @@ static bool is_large(const dm_Tensor *t) {
 }
 
 bool dm_remake_can(const dm_Tensor *t) {
-  return is_large(t) && t->node && t->out_index == 0 && !dm_thread_state()->replay &&
-         is_pristine(t, 0) && !is_only_view(t->node) && can(t->node, MAX_CHAIN);
+  return is_large(t) && t->node && t->out_index == dm_remake_output(t->node) &&
+         !dm_thread_state()->replay && is_pristine(t, 0) && !is_only_view(t->node) &&
+         can(t->node, MAX_CHAIN);
 }
 
 bool dm_remake_can_own(const dm_Node *n, const dm_Tensor *t) {
-  return is_large(t) && n->op->flags & F_CHEAP && !dm_thread_state()->replay &&
-         can(n, MAX_CHAIN);
+  return is_large(t) && n->op->flags & F_CHEAP && dm_remake_output(n) == 0 &&
+         !dm_thread_state()->replay && can(n, MAX_CHAIN);
 }
 
 /* ---- users ---- */
@@ -84,7 +85,7 @@ bool dm_remake_can_own(const dm_Node *n, const dm_Tensor *t) {
 static void hold(dm_Node *n) {
   dm_hold(&n->n_user);
   for (int i = 0; i < n->n_in; i++) {
-    if (!(n->given >> i & 1) || dm_remake_is_saved(n, i)) continue;
+    if (!dm_remake_reads(n, i) || dm_remake_is_saved(n, i)) continue;
     if (dm_remake_end_keeps(&n->in[i])) dm_hold(&n->in[i].node->n_user);
     else hold(n->in[i].node);
   }
@@ -110,7 +111,7 @@ static void leave(dm_Node *n) {
 /* Nobody relies on n any more. The inputs first: which of them are saved tells the way. */
 static void let_go(dm_Node *n) {
   for (int i = 0; i < n->n_in; i++) {
-    if (!(n->given >> i & 1) || dm_remake_is_saved(n, i)) continue;
+    if (!dm_remake_reads(n, i) || dm_remake_is_saved(n, i)) continue;
     if (dm_remake_end_keeps(&n->in[i])) leave(n->in[i].node);
     else let_go(n->in[i].node);
   }

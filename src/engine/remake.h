@@ -18,19 +18,29 @@
 #include "engine/node.h"
 #include "engine/saved.h"
 
+/* The output of n that can be computed again: the norm, of a sum and its norm. */
+static inline int dm_remake_output(const dm_Node *n) {
+  return n->op == &dm_ops[DM_OP_add_norm];
+}
+/* Does n's op read input i when it runs again? A sum and its norm run again on the sum. */
+static inline bool dm_remake_reads(const dm_Node *n, int i) {
+  return n->given >> i & 1 && (i > 1 || n->op != &dm_ops[DM_OP_add_norm]);
+}
+
 /* From how many bytes on a result is not kept; INT64_MAX: every result is. */
 extern atomic_llong dm_remake_bytes;
 
 /* At n's recording, before its outputs get it: notes whether n's op, run again on the same
-   inputs, gives its outputs, and how to tell whether output 0 has changed since. */
+   inputs, gives `out`, the output that dm_remake_output names, and how to tell whether that has
+   changed since. */
 void dm_remake_note(dm_Node *n, dm_Tensor *const *in, const dm_Tensor *out);
 /* Can t, which a node is about to save, be computed again from what older nodes keep? */
 bool dm_remake_can(const dm_Tensor *t);
-/* The same for output 0 of n, t, which n's own gradient reads. */
+/* The same for output 0 of n, t, which n's own gradient reads; not of a sum and its norm. */
 bool dm_remake_can_own(const dm_Node *n, const dm_Tensor *t);
 /* Notes that n's input `from`, or its output `out`, is computed again (the other is -1). */
 void dm_remake_save(dm_Node *n, dm_Saved *s, int from, int out);
-/* The node whose output 0 is what n saved as s, which is to be computed again. */
+/* The node whose output is what n saved as s, which is to be computed again. */
 static inline dm_Node *dm_remake_maker(dm_Node *n, const dm_Saved *s) {
   return s->from >= 0 ? n->in[s->from].node : n;
 }

@@ -9,16 +9,27 @@
 static dm_status get_input(dm_Node *n, int i, dm_Tensor **to) {
   const dm_Edge *e = &n->in[i];
   *to = NULL;
-  if (!(n->given >> i & 1)) return DM_OK;
+  if (!dm_remake_reads(n, i)) return DM_OK;
   if (n->saved_in && n->saved_in[i].t) return dm_saved_get(&n->saved_in[i], n, to);
   if (!dm_remake_is_saved(n, i) && dm_remake_end_keeps(e))
     return dm_saved_get(&e->node->saved_out[e->out], e->node, to);
   return dm_rerun(e->node, to);
 }
 
+/* A sum and its norm: the sum is kept. */
+static dm_status run_add_norm(dm_Node *n, dm_Tensor **in, dm_Tensor **out) {
+  dm_Tensor *all[4] = {NULL, NULL, in[2], in[3]};
+  int n_out = 0;
+  DM_TRY(dm_saved_get(&n->saved_out[0], n, &all[0]));
+  const dm_status st = dm_call_n(DM_OP_add_norm, 4, all, n->attr, out, &n_out);
+  dm_tensor_unref(&all[0]);
+  return st;
+}
+
 /* Runs n's op. Batch norm's moments are kept, so that they need not be summed again. */
 static dm_status run(dm_Node *n, dm_Tensor **in, dm_Tensor **out) {
   int n_out = 0;
+  if (n->op == &dm_ops[DM_OP_add_norm]) return run_add_norm(n, in, out);
   const bool relu = n->op == &dm_ops[DM_OP_batch_norm_relu];
   if (!relu && n->op != &dm_ops[DM_OP_batch_norm_train])
     return dm_call_n((int)dm_op_id(n->op), n->n_in, in, n->attr, out, &n_out);
@@ -56,8 +67,9 @@ dm_status dm_rerun(dm_Node *n, dm_Tensor **to) {
   }
   for (int i = 0; i < n->n_in; i++) DM_GO(get_input(n, i, &in[i]));
   DM_GO(run_in_state(n, in, out));
-  *to = out[0];
-  out[0] = NULL;
+  dm_Tensor **const again = &out[dm_remake_output(n)];
+  *to = *again;
+  *again = NULL;
   /* views, casts and copies cost less than the memory */
   const bool is_wanted = atomic_load(&n->n_user) > 1 && (n->saved_in || n->saved_out);
   if (is_wanted) n->again = dm_tensor_ref(*to);

@@ -236,7 +236,7 @@ dm_status dm_record(const dm_Call *c, dm_Tensor *save_in) {
     const bool lost = inplace && t->storage == c->out[0]->storage;
     DM_GO(dm_save(&n->saved_in[i], t, t->storage->version - lost, i, -1));
   }
-  dm_remake_note(n, c->in, c->out[0]);
+  dm_remake_note(n, c->in, c->out[dm_remake_output(n)]);
   for (int i = 0; i < c->n_out && n->saved_out; i++) {
     if (!(c->save >> (8 + i) & 1)) continue;
     if (i == 0 && dm_remake_can_own(n, c->out[0])) {

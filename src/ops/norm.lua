@@ -73,13 +73,14 @@ op.composed "add_layer_norm" {
 }
 
 op.kernel "add_norm" {
-  tensors = "x, delta, weight?, bias?",
+  tensors = "x, delta?, weight?, bias?",
   options = {"normalized_shape:sizes", "eps:num", "dtype:dtype"},
   outputs = 2,
   cpu = false,
-  saves = "I2 O0",
-  flags = "hidden",
-  doc = "add_layer_norm of float32, with the norm in that dtype",
+  saves = "I2 I3 O0",
+  flags = "hidden cheap",
+  doc = "add_layer_norm of float32, with the norm in that dtype; without delta x is the sum, which "
+    .. "is not given again",
 }
 
 op.kernel "add_norm_backward" {

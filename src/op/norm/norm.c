@@ -270,9 +270,13 @@ dm_status add_layer_norm_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* The sum is like x, the norm in the wanted dtype. */
+/* The sum is like x, or empty where x is it; the norm in the wanted dtype. */
 dm_status add_norm_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], DM_F32);
+  if (!c->in[1]) {
+    c->out_meta[0].ndim = 1;
+    c->out_meta[0].shape[0] = 0;
+  }
   dm_out_like(c, 1, c->in[0], (dm_DType)DM_ATTR(dm_AddNormAttr, c)->dtype);
   return DM_OK;
 }
