@@ -128,13 +128,15 @@ static bool copy_part(const dm_Near *near, int rank, void *own, int64_t offset, 
    fails, or -1. */
 static int reduce_chunk(const dm_Near *near, const dm_NearSum *sum, int64_t offset, int64_t n,
                         void *out) {
-  for (int i = 0; i < near->n; i++) {
-    char *part = near->scratch + i * n;
-    if (i == near->me) memcpy(part, (char *)sum->in + offset, (size_t)n);
-    else if (!copy_part(near, i, part, offset, n, false)) return i;
-  }
-  dm_rank_reduce(sum->op, sum->dtype, near->n, near->scratch, n / dm_dtype_size(sum->dtype),
-                 out);
+  for (int i = 0; i < near->n; i++)
+    if (i != near->me && !copy_part(near, i, near->scratch + i * n, offset, n, false)) return i;
+  const dm_RankParts parts = {.dtype = sum->dtype,
+                              .size = dm_dtype_size(sum->dtype),
+                              .n = n / dm_dtype_size(sum->dtype),
+                              .parts = near->scratch,
+                              .own = near->me,
+                              .own_part = (char *)sum->in + offset};
+  dm_rank_reduce(sum->op, near->n, &parts, out);
   for (int i = 0; i < near->n && !sum->out; i++) {
     if (i == near->me || (sum->to >= 0 && sum->to != i)) continue;
     if (!copy_part(near, i, out, offset, n, true)) return i;
@@ -157,7 +159,8 @@ int dm_near_reduce_copies(const dm_Near *near, dm_RankOp op, dm_DType dtype, int
   const int64_t bytes = n * dm_dtype_size(dtype);
   for (int i = 0; i < near->n; i++)
     if (!copy_part(near, i, near->scratch + i * bytes, 0, bytes, false)) return i;
-  dm_rank_reduce(op, dtype, near->n, near->scratch, n, out);
+  const dm_RankParts parts = {dtype, dm_dtype_size(dtype), n, near->scratch, -1, NULL};
+  dm_rank_reduce(op, near->n, &parts, out);
   return -1;
 }
 

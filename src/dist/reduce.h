@@ -17,10 +17,19 @@ typedef enum dm_RankOp {
   DM_RANK_TREE /* a sum of halves, which are sums of halves: n_part is a power of two */
 } dm_RankOp;
 
-/* parts: (n_part, n) elements of dtype; out: (n), the first part or other memory. Floats of
-   less than 32 bits are combined in float32 and rounded once; integers wrap; of bool a sum is
-   "any" and a product "all". */
-void dm_rank_reduce(dm_RankOp op, dm_DType dtype, int n_part, const void *parts, int64_t n,
-                    void *out);
+/* Parts of n elements of a dtype, which has `size` bytes: one behind the other at `parts`, but
+   for part `own` (-1: none), which lies at own_part. */
+typedef struct dm_RankParts {
+  dm_DType dtype;
+  int64_t size, n;
+  const void *parts;
+  int own;
+  const void *own_part;
+} dm_RankParts;
+
+/* out: (n), the first part, the own one, or other memory. Floats of less than 32 bits are
+   combined in float32 and rounded once; integers wrap; of bool a sum is "any" and a product
+   "all". */
+void dm_rank_reduce(dm_RankOp op, int n_part, const dm_RankParts *parts, void *out);
 
 #endif

@@ -311,7 +311,8 @@ static void reduce_second(dm_Work *w, const dm_Transport *t) {
   const dm_DType dtype = w->in->dtype;
   const bool ends = is_small(w) || w->kind == DM_WORK_REDUCE_SCATTER;
   void *to = data_of(is_small(w) ? w->in : ends ? w->out : w->a ? w->a : w->b);
-  dm_rank_reduce(w->op, dtype, w->group->n, data_of(w->b), w->slice, to);
+  const dm_RankParts parts = {dtype, dm_dtype_size(dtype), w->slice, data_of(w->b), -1, NULL};
+  dm_rank_reduce(w->op, w->group->n, &parts, to);
   if (ends) end(w);
   else
     dm_work_post(w, t, THIRD,

@@ -24,10 +24,12 @@
    take, at so many bytes a second: libraries move large ones in parts, a few at each look, and
    naps would make that slow. Then, and while the script computes, which takes the core, it
    naps, in seconds: the longer nothing has ended, the longer, by a share of that time and up to
-   a limit, where something is under way and where nothing is. */
+   a limit, where something is under way and where nothing is. Beside a script that computes, a
+   work whose messages are words (near.h) takes a few looks in all, and each of them costs the
+   script some microseconds: then naps begin with WORD_NAP. */
 static const double LOOK = 100e-6, BYTES_PER_SECOND = 0.5e9;
-static const double NAP = 50e-6, BUSY_NAP = 1e-3, BUSY_SHARE = 0.05, IDLE_NAP = 4e-3,
-                    IDLE_SHARE = 0.5;
+static const double NAP = 50e-6, WORD_NAP = 400e-6, BUSY_NAP = 1e-3, BUSY_SHARE = 0.05,
+                    IDLE_NAP = 4e-3, IDLE_SHARE = 0.5;
 /* Seconds between two looks for notices: each costs as much as one at a work. */
 static const double NOTICE_PAUSE = 1e-3;
 /* Who has left had sent all that it sent: it arrives within this time. */
@@ -580,18 +582,27 @@ static double expected(void) {
   return seconds;
 }
 
+/* Whether all messages under way are words. */
+static bool only_words(void) {
+  for (const dm_Work *w = world.works; w; w = w->next)
+    if (w->request && !w->is_shown) return false;
+  return true;
+}
+
 /* Lets the processor go for a moment, or until the script hands something over. */
 static void nap(bool moved) {
   static _Thread_local double moved_at;
   const double at = now();
+  const bool waits = atomic_load(&world.n_waiting) > 0;
   if (moved) moved_at = at;
-  if (world.works && atomic_load(&world.n_waiting) > 0 && at - moved_at < expected()) {
+  if (world.works && waits && at - moved_at < expected()) {
     sched_yield();
     return;
   }
+  const double least = world.works && !waits && only_words() ? WORD_NAP : NAP;
   const double most = world.works ? BUSY_NAP : IDLE_NAP;
   const double grown = (world.works ? BUSY_SHARE : IDLE_SHARE) * (at - moved_at);
-  const double seconds = grown < NAP ? NAP : grown > most ? most : grown;
+  const double seconds = fmax(least, fmin(grown, most));
   pthread_mutex_lock(&world.lock);
   if (!world.incoming && (!world.leaves || world.stage == LEAVING))
     wait_at(&world.kick, seconds);
