@@ -355,6 +355,72 @@ function CHECKS.what_ranks_begin_with()
   end
 end
 
+-- Who reads a buffer in a forward sees that of the first rank, whenever it reads it.
+function CHECKS.buffers_of_the_first_rank()
+  local x = wave(SAMPLES, 8):float()
+  local first = dm.full({8}, 5.0)
+  local function update(y) return first * 0.9 + y:mean(1) * 0.1 end
+  -- ddp of a model whose buffer is another one on each rank
+  local function wrap(model, b)
+    local ddp = DDP(model)
+    b:copy_(first + rank)
+    return ddp
+  end
+
+  local norm = nn.BatchNorm1d(8)
+  wrap(norm, norm.running_mean)(part(x))
+  near(norm.running_mean, update(part(x)), 1e-6, "a norm alone")
+
+  local linear
+  linear, norm = nn.Linear(8, 8), nn.BatchNorm1d(8, {momentum = "cumulative"})
+  local ddp = wrap(nn.Sequential{linear, norm, nn.ReLU()}, norm.running_mean)
+  norm.num_batches_tracked:fill_(9 + rank)
+  ddp(part(x)):sum():backward()
+  near(norm.running_mean, update(linear(part(x)):detach()), 1e-6, "a norm behind a layer")
+  check(norm.num_batches_tracked:item() == 10, "a count of another rank")
+
+  -- a module's own buffer, and one that no contiguous memory has
+  local Own = nn.Module:extend "Own"
+  function Own:init()
+    self.weight, self.norm = nn.Parameter(dm.ones(8)), nn.BatchNorm1d(8)
+    self:register_buffer("own", dm.zeros(8))
+    self:register_buffer("turned", dm.zeros(8, 8):t())
+  end
+  function Own:forward(v) return self.norm(v * self.weight + self.own + self.turned[3]) end
+  local own = Own()
+  ddp = wrap(own, own.own)
+  own.turned:copy_(dm.arange(64):reshape(8, 8) + 100 * rank)
+  ddp(part(x))
+  near(own.own, first, 0, "a buffer of its own")
+  near(own.turned, dm.arange(64):reshape(8, 8):float(), 0, "a buffer that is turned")
+  near(own.norm.running_mean, (part(x):mean(1) + first + dm.arange(8) + 16) * 0.1, 1e-5,
+    "a norm behind a buffer")
+
+  -- a hook reads it before the norm
+  norm = nn.BatchNorm1d(8)
+  ddp = wrap(nn.Sequential{nn.Linear(8, 8), norm}, norm.running_mean)
+  local seen
+  norm:register_forward_pre_hook(function(m) seen = m.running_mean:clone() end)
+  ddp(part(x))
+  near(seen, first, 0, "what a hook sees")
+
+  -- no norm is called; or the layer before it fails
+  local Picky = nn.Module:extend "Picky"
+  function Picky:init() self.weight, self.norm = nn.Parameter(dm.ones(8)), nn.BatchNorm1d(8) end
+  function Picky:forward(v, what)
+    if what == "fail" then error "on purpose" end
+    return v * self.weight
+  end
+  for _, what in ipairs{"pass", "fail"} do
+    local picky = Picky()
+    ddp = wrap(picky, picky.norm.running_mean)
+    check(pcall(ddp, part(x), what) == (what == "pass"), what)
+    near(picky.norm.running_mean, first, 0, "a norm that is not called: " .. what)
+  end
+  norm = nn.BatchNorm1d(8)
+  norm(part(x)) -- waits for nobody
+end
+
 function CHECKS.kinds_of_parameters()
   local Kinds = nn.Module:extend "Kinds"
   function Kinds:init()

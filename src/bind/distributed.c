@@ -11,6 +11,7 @@
 #endif
 
 #include "bind/bind.h"
+#include "core/copy.h"
 #include "dist/bucket.h"
 #include "dist/link.h"
 #include "dist/stop.h"
@@ -698,6 +699,84 @@ static uint64_t hash_bytes(const char *p, int64_t n) {
   return h;
 }
 
+/* The tensor number k of the list at i, on the CPU, one reference more: a finalizer may change
+   the list whenever memory is asked for. */
+static dm_Tensor *listed(lua_State *L, int i, lua_Integer k) {
+  lua_rawgeti(L, i, k);
+  dm_Tensor *t = dm_check_tensor(L, -1);
+  luaL_argcheck(L, t->device.type == DM_CPU, i, "a tensor that is not on the CPU");
+  lua_pop(L, 1);
+  return dm_tensor_ref(t);
+}
+
+/* Copies the elements of t to `to`, or from there into t, in the order of a contiguous tensor.
+ */
+static dm_status copy_bytes(dm_Tensor *t, char *bytes, bool writes) {
+  dm_Tensor *dense = NULL;
+  const size_t n = (size_t)dm_tensor_bytes(t);
+  if (writes && !dm_tensor_is_contiguous(t))
+    DM_TRY(dm_tensor_new(t->dtype, t->ndim, t->shape, t->device, &dense));
+  else DM_TRY(dm_dense_new(t, &dense));
+  if (!writes) {
+    memcpy(bytes, dm_tensor_data(dense), n);
+  } else {
+    memcpy(dm_tensor_data(dense), bytes, n);
+    if (!dm_tensor_is_contiguous(t)) dm_copy_elements(t, dense);
+    t->storage->version++;
+  }
+  dm_tensor_unref(&dense);
+  return DM_OK;
+}
+
+/* Copies the elements of the list at i, one tensor after the other, to the bytes of the tensor
+   at `all_at`, or from there. */
+static int copy_list(lua_State *L, int i, int all_at, bool writes) {
+  const lua_Integer n = luaL_len(L, i);
+  int64_t at = 0;
+  for (lua_Integer k = 1; k <= n; k++) {
+    dm_Tensor *all = dm_check_tensor(L, all_at), *t = listed(L, i, k);
+    dm_tensor_ref(all);
+    const int64_t size = dm_tensor_bytes(t);
+    const bool fits = size <= dm_tensor_bytes(all) - at;
+    const dm_status st =
+        fits && size > 0 ? copy_bytes(t, (char *)dm_tensor_data(all) + at, writes) : DM_OK;
+    dm_tensor_unref(&t);
+    dm_tensor_unref(&all);
+    luaL_argcheck(L, fits, i, "more bytes than there are");
+    DM_CHECK(L, st);
+    at += size;
+  }
+  return 0;
+}
+
+/* _dist_packed(tensors on the CPU) -> a uint8 tensor of their elements' bytes. */
+static int packed(lua_State *L) {
+  State *S = dm_enter(L);
+  int64_t size = 0;
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  const lua_Integer n = luaL_len(L, 1);
+  for (lua_Integer k = 1; k <= n; k++) {
+    dm_Tensor *t = listed(L, 1, k);
+    size += dm_tensor_bytes(t);
+    dm_tensor_unref(&t);
+  }
+  Handle *out = dm_push_own(L, S);
+  DM_CHECK(L, dm_tensor_new(DM_U8, 1, &size, (dm_Device){.type = DM_CPU}, &out->t));
+  copy_list(L, 1, 2, false);
+  return 1;
+}
+
+/* _dist_unpack(bytes, tensors on the CPU): the other way. */
+static int unpack(lua_State *L) {
+  dm_enter(L);
+  const dm_Tensor *all = dm_check_tensor(L, 1);
+  luaL_argcheck(L, all->dtype == DM_U8 && all->device.type == DM_CPU, 1, "no bytes");
+  luaL_checktype(L, 2, LUA_TTABLE);
+  copy_list(L, 2, 1, true);
+  return 0;
+}
+
 /* _digests(tensors) -> an int64 tensor with a hash of the bytes of each. */
 static int digests(lua_State *L) {
   State *S = dm_enter(L);
@@ -767,5 +846,7 @@ const luaL_Reg dm_distributed_functions[] = {{"_dist_lacks", lacks},
                                              {"_reducer_new", reducer_new},
                                              {"_reducers_pause", reducers_pause},
                                              {"_reducer_waiter", reducer_waiter},
+                                             {"_dist_packed", packed},
+                                             {"_dist_unpack", unpack},
                                              {"_digests", digests},
                                              {NULL, NULL}};

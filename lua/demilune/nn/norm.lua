@@ -39,6 +39,10 @@ local function by_own_batch(self, x, share, count, activation)
       activation = activation})
 end
 
+-- [1]: a function that a batch norm calls before it reads its buffers, which another process is
+-- sending; or nil. A class whose forward does so has it as its field _awaits_buffers, too.
+local arrival = {}
+
 -- Adds a class of norms by channel over the batch, x (N, C, ...). momentum = "cumulative": running
 -- statistics are the plain mean over all batches so far (PyTorch's None). wanted: x in words;
 -- ranks: the numbers of dims that fit. sync (nn/sync_norm.lua): {argument =, begin(self, o),
@@ -73,6 +77,7 @@ local function batch_norm(name, wanted, ranks, sync)
 
   -- activation: for this call.
   function Norm:forward(x, activation)
+    if arrival[1] then arrival[1]() end
     check_input(name, x)
     if not ranks[x:dim()] then
       caller.raise("%s: x is %s, wanted %s", name, tostring(x.shape), wanted)
@@ -85,6 +90,7 @@ local function batch_norm(name, wanted, ranks, sync)
   -- result and one over its gradient. As for Linear, the bits are the same, but hooks and
   -- observers must see the norm's own output.
   local forward, observer = Norm.forward, Module._observer
+  Norm._awaits_buffers = forward
   function Norm:can_fuse_relu()
     return not sync and self.training and self.forward == forward and not self._has_hooks
       and not observer[1]
@@ -94,8 +100,9 @@ local function batch_norm(name, wanted, ranks, sync)
   layers[name] = Norm
   return Norm
 end
--- For nn/sync_norm.lua; pairs does not list them, as they are no layers.
-setmetatable(layers, {__index = {new_batch_norm = batch_norm, by_own_batch = by_own_batch}})
+-- For nn/sync_norm.lua and nn/parallel.lua; pairs does not list them, as they are no layers.
+setmetatable(layers, {__index = {new_batch_norm = batch_norm, by_own_batch = by_own_batch,
+  arrival = arrival}})
 batch_norm("BatchNorm1d", "{N, C} or {N, C, L}", {[2] = true, [3] = true})
 batch_norm("BatchNorm2d", "{N, C, H, W}", {[4] = true})
 batch_norm("BatchNorm3d", "{N, C, D, H, W}", {[5] = true})

@@ -21,10 +21,11 @@ local slices = require "demilune.distributed.slices"
 local start = require "demilune.distributed.start"
 local world = require "demilune.distributed.world"
 local Module = require "demilune.nn.module"
+local arrival = require "demilune.nn.norm".arrival
 
 local NAME = "DistributedDataParallel"
 local MIB = 1 << 20
-local FIRST_MIB, CPU_MIB, CUDA_MIB = 0.25, 4, 25 -- that a bucket holds
+local FIRST_MIB, CPU_MIB, CUDA_MIB = 1, 4, 25 -- that a bucket holds
 
 local parallel = {}
 
@@ -140,6 +141,18 @@ local function bytes_of(cap, params)
   return math.ceil(math.min(cap, FIRST_MIB) * MIB), math.ceil(cap * MIB)
 end
 
+-- The modules that have buffers, and the names of these: {{module, name}, ...}, as when the model
+-- was wrapped.
+local function buffer_fields(module)
+  local list = {}
+  for _, part in ipairs(module:modules()) do
+    for _, name in ipairs(part._fields) do
+      if part._buffers[name] then list[#list + 1] = {part, name} end
+    end
+  end
+  return list
+end
+
 -- Lets all ranks compute the same: random numbers are those of the first one.
 local function prepare_shards(group)
   if #group.ranks == 1 then return end
@@ -185,7 +198,8 @@ function DistributedDataParallel:init(...)
   self.module = o.module
   local private = {_group = group, _params = params, _names = names, _every = o.check_every,
     _broadcasts = o.broadcast_buffers and not o.shards, _syncs = true, _join = false,
-    _shards = o.shards or false, _in_shards = false, _sharers = {}, _share = {}, _n_share = 0,
+    _buffer_fields = buffer_fields(o.module), _shards = o.shards or false, _in_shards = false,
+    _sharers = {}, _share = {}, _n_share = 0,
     _reducer = core._reducer_new(group.index, params, first, others, caller.where(), names,
       o.shards)}
   for name, value in pairs(private) do rawset(self, name, value) end
@@ -196,10 +210,39 @@ function DistributedDataParallel:init(...)
   end
 end
 
+-- The buffers as they are now, each once; and whether only batch norms read them, each its own when
+-- it is called.
+local function buffers_now(fields)
+  local list, seen, of_norms = {}, {}, true
+  for _, field in ipairs(fields) do
+    local part, b = field[1], rawget(field[1], field[2])
+    if core.is_tensor(b) and not seen[b] then list[#list + 1], seen[b] = b, true end
+    of_norms = of_norms and part.forward == part._awaits_buffers and not part._has_hooks
+  end
+  return list, of_norms
+end
+
+-- The end of a forward whose norms await their buffers: what no norm has received is received now.
+local ARRIVED = {__close = function(scope, failure)
+  arrival[1] = scope.before
+  if failure == nil then scope.receive() else pcall(scope.receive) end
+end}
+
+-- The buffers of the first rank come while the layers before the first batch norm compute.
 function DistributedDataParallel:forward(...)
-  if self._broadcasts and self._syncs and self.training and not self._join
-    and #self._group.ranks > 1 and core.is_grad_enabled() then
-    start.broadcast(self.module:buffers(), self._group)
+  if not (self._broadcasts and self._syncs and self.training and not self._join
+    and #self._group.ranks > 1 and core.is_grad_enabled()) then
+    return self.module(...)
+  end
+  local buffers, of_norms = buffers_now(self._buffer_fields)
+  local receive = start.send(buffers, self._group)
+  if not of_norms then receive() end
+  local before = arrival[1]
+  local _ <close> = setmetatable({before = before, receive = receive}, ARRIVED)
+  arrival[1] = function()
+    arrival[1] = nil
+    if before then before() end
+    receive()
   end
   return self.module(...)
 end
