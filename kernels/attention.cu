@@ -45,12 +45,11 @@ struct Operand {
 
 template <class C> struct Attention {
   Operand q, k, v, gy, mask; /* mask.data may be NULL */
-  void *out;                 /* y, gq, gk or gv */
+  Operand out;               /* y, gq, gk or gv; its columns are neighbours */
   C *lse, *dot; /* (batch, L): log of the sum of exp(scores), and the sum of gy y of the row */
   int L, S, E, D;
   int ndim; /* batch dims */
   int64_t n_batch, size[DM_MAX_DIM];
-  int dtype; /* of `out` */
   bool causal;
   C scale, keep; /* the weights that dropout keeps are multiplied by keep */
   float p;
@@ -478,6 +477,7 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
       }
     }
     if (result == Y) softmax.finish();
+    const int64_t first = offset_of(p, p.out, batch);
     DM_UNROLLED
     for (int r = 0; r < 4; r++) {
       const int64_t row = batch * n_row + row0 + y + r;
@@ -489,7 +489,9 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
         for (int c = 0; c < 4; c++) {
           const int column = column0 + w * TILE + x + c;
           const C sum_here = result == Y && total == 0 ? C(0) : sum[w][r][c] * scale;
-          if (column < n_column) put(p.out, p.dtype, row * n_column + column, sum_here);
+          if (column < n_column)
+            put((void *)p.out.data, p.out.dtype, first + (row0 + y + r) * p.out.row + column,
+                sum_here);
         }
       if (result == Y && column0 == 0 && x == 0)
         p.lse[row] = total == 0 ? (C)INFINITY : softmax.top[r] + dm_log(total);
@@ -498,19 +500,20 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
 }
 
 /* dot (batch, L): the sum of gy y along each row, which equals the sum of the weights times
-   their gradients (Dao et al. 2022). One warp per row; y is dense. */
+   their gradients (Dao et al. 2022). One warp per row; y is p.out, whose columns are
+   neighbours. */
 template <class C>
-static __global__ void __launch_bounds__(DM_THREADS)
-    dot_kernel(Attention<C> p, const void *y, int y_dtype) {
+static __global__ void __launch_bounds__(DM_THREADS) dot_kernel(Attention<C> p) {
   const int64_t row = dm_thread() / 32;
   const int64_t n = row < p.n_batch * p.L ? p.D : 0;
   C sum = 0;
   if (n > 0) {
     const Panel<C> gy(p, p.gy, row / p.L, p.L, p.D);
     const int64_t at = gy.first + row % p.L * gy.row;
+    const int64_t y_at = offset_of(p, p.out, row / p.L) + row % p.L * p.out.row;
     for (int64_t i = threadIdx.x % 32; i < n; i += 32)
       sum += dm_load_float<C>(gy.dtype, gy.data, at + i * gy.column) *
-             dm_load_float<C>(y_dtype, y, row * n + i);
+             dm_load_float<C>(p.out.dtype, p.out.data, y_at + i);
   }
   sum = dm_warp_sum(sum);
   if (row < p.n_batch * p.L && threadIdx.x % 32 == 0) p.dot[row] = sum;
@@ -580,8 +583,7 @@ template <Result result, class C> static dm_status launch(Attention<C> p, dm_Ten
   const int64_t n_tile = dm_ceil_div(out->shape[out->ndim - 2], TILE);
   const unsigned n_batch = (unsigned)(p.n_batch < 65535 ? p.n_batch : 65535);
   if (n_batch == 0) return DM_OK;
-  p.out = dm_tensor_data(out);
-  p.dtype = out->dtype;
+  p.out = operand_of(out);
   if constexpr (sizeof(C) == 4)
     if (n_column <= TILE)
       return dm_launch((attention_kernel<C, result, 1>), dim3((unsigned)n_tile, n_batch),
@@ -602,8 +604,8 @@ template <class C> static dm_status backward(dm_Call *c) {
   p.gy = operand_of(c->in[0]);
   p.lse = (C *)dm_tensor_data(c->in[5]);
   p.dot = dot.p;
-  DM_TRY(dm_launch((dot_kernel<C>), dm_blocks(n_row * 32), DM_THREADS, 0, p,
-                   (const void *)dm_tensor_data(c->in[4]), (int)c->in[4]->dtype));
+  p.out = operand_of(c->in[4]);
+  DM_TRY(dm_launch((dot_kernel<C>), dm_blocks(n_row * 32), DM_THREADS, 0, p));
   DM_TRY((launch<GQ>(p, c->out[0])));
   DM_TRY((launch<GK>(p, c->out[1])));
   return launch<GV>(p, c->out[2]);
@@ -648,20 +650,28 @@ extern "C" dm_status dm_attention_bias(const dm_Tensor *mask, int64_t heads,
   return dm_launch(bias_kernel, dm_blocks(size[0] * step[0]), DM_THREADS, 0, b);
 }
 
-/* One warp a row of y. */
+/* One warp a row of y, whose batch dims and rows p.out describes. */
 static __global__ void __launch_bounds__(DM_THREADS)
-    unseen_kernel(uint16_t *y, float *lse, int64_t n_row, int64_t n_column) {
+    unseen_kernel(Attention<float> p, int64_t n_row) {
   const int64_t row = dm_thread() / 32;
+  float *lse = p.lse;
   const bool unseen = row < n_row && lse[row] < DM_ATTENTION_HIDDEN * 0.75f;
   __syncwarp();
   if (!unseen) return;
-  for (int64_t i = threadIdx.x % 32; i < n_column; i += 32) y[row * n_column + i] = 0;
+  uint16_t *y = (uint16_t *)p.out.data + offset_of(p, p.out, row / p.L) + row % p.L * p.out.row;
+  for (int64_t i = threadIdx.x % 32; i < p.D; i += 32) y[i] = 0;
   if (threadIdx.x % 32 == 0) lse[row] = INFINITY;
 }
 extern "C" dm_status dm_attention_unseen(dm_Tensor *y, dm_Tensor *lse) {
-  return dm_launch(unseen_kernel, dm_blocks(lse->numel * 32), DM_THREADS, 0,
-                   (uint16_t *)dm_tensor_data(y), (float *)dm_tensor_data(lse), lse->numel,
-                   y->shape[y->ndim - 1]);
+  Attention<float> p;
+  memset(&p, 0, sizeof p);
+  p.out = operand_of(y);
+  p.lse = (float *)dm_tensor_data(lse);
+  p.L = (int)y->shape[y->ndim - 2];
+  p.D = (int)y->shape[y->ndim - 1];
+  p.ndim = y->ndim - 2;
+  memcpy(p.size, y->shape, (size_t)p.ndim * sizeof *p.size);
+  return dm_launch(unseen_kernel, dm_blocks(lse->numel * 32), DM_THREADS, 0, p, lse->numel);
 }
 
 template <class C> static dm_status forward(dm_Call *c) {

@@ -32,6 +32,7 @@
 #include "kernels/dnn.h"
 #include "kernels/fill.h"
 #include "op/random/random.h"
+#include "op/sequence/attention.h"
 
 typedef dm_DnnPart Part;
 typedef dm_DnnShape Shape;
@@ -62,12 +63,15 @@ enum {
 enum { ALIGNED = 16, RUN = 8, MAX_DEPTH = 256 };
 
 /* q (batch, heads, L, D), k and v (batch, heads or fewer, S, D), and gy like q. bias has the
-   scores' dims or 1, and align 0 where there is no mask. Results are dense. */
+   scores' dims or 1, and align 0 where there is no mask. Results are dense, in rows or (a bit
+   of `turned`) as (batch, L, heads, D) in memory. */
 typedef struct AttentionKey {
   Shape q, k, v, gy, bias;
-  int64_t causal, deterministic; /* the latter of a backward */
+  int32_t causal, deterministic; /* the latter of a backward */
+  int64_t turned;
   double kept; /* the probability that dropout keeps a weight; 1: no dropout */
 } AttentionKey;
+enum { TURNED_Y = 1, TURNED_GQ = 2, TURNED_GK = 4, TURNED_GV = 8 };
 _Static_assert(sizeof(AttentionKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key does not fit");
 
 /* ---- shapes ---- */
@@ -76,6 +80,16 @@ _Static_assert(sizeof(AttentionKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key do
 static Shape dense(const Shape *like, int64_t rows, int64_t columns) {
   const int64_t b = like->size[0], h = like->size[1], matrix = rows * columns;
   return (Shape){{b, h, rows, columns}, {h * matrix, matrix, columns, 1}, ALIGNED};
+}
+
+/* The same, and if `turned` as (batch, rows, heads, columns) in memory. */
+static Shape result(const Shape *like, int64_t rows, int64_t columns, bool turned) {
+  Shape s = dense(like, rows, columns);
+  if (turned) {
+    s.step[1] = columns;
+    s.step[2] = like->size[1] * columns;
+  }
+  return s;
 }
 
 /* The transpose of the last two dims. */
@@ -157,6 +171,7 @@ typedef struct Attention {
   const dm_AttentionAttr *attr;
   dm_Tensor *q, *k, *v, *gy; /* gy: NULL in the forward */
   const dm_Tensor *mask, *counters;
+  const dm_Tensor *y, *gx[3]; /* gx: NULL in the forward */
   dm_Tensor *copies[4];
   int n_copy;
   bool dense;
@@ -201,6 +216,11 @@ static dm_status describe(Attention *a, dm_Tensor **t, bool grouped, bool shared
              : dm_fail(DM_ESTATE, "attention: memory is not aligned to 16 bytes");
 }
 
+/* Does a dense result lie as (N, L, H, E)? */
+static bool is_turned(const dm_Tensor *t) {
+  return t->ndim == 4 && !dm_tensor_is_contiguous(t);
+}
+
 /* Fills the key and makes the bias. Repeated heads that cannot be described once are copied as
    often as they are used. dense: everything is copied that is not dense. */
 static dm_status prepare(Attention *a, bool dense) {
@@ -216,6 +236,9 @@ static dm_status prepare(Attention *a, bool dense) {
   k->causal = a->attr->is_causal != 0;
   k->deterministic = a->gy && a->attr->drop.p == 0 && dm_thread_state()->deterministic;
   k->kept = 1 - a->attr->drop.p;
+  k->turned = is_turned(a->y) ? TURNED_Y : 0;
+  for (int i = 0; i < 3 && a->gy; i++)
+    if (is_turned(a->gx[i])) k->turned |= TURNED_GQ << i;
   if (!a->mask) return DM_OK;
   k->bias = bias_of(a->mask, grouped, a->gy ? k->q.size[2] : 1);
   a->bias_bytes = k->bias.size[0] * k->bias.step[0] * (int64_t)sizeof(float);
@@ -408,7 +431,8 @@ static int build_forward(dm_DnnPlan *p, const dm_DnnKey *key, Part *operations) 
   if (!begin(&g, p, key, operations)) return 0;
   const AttentionKey *k = &g.key;
   const Part v = given(&g, k->v, UID_V);
-  const Part y = given(&g, dense(&k->q, k->q.size[2], k->q.size[3]), UID_Y);
+  const Part y =
+      given(&g, result(&k->q, k->q.size[2], k->q.size[3], k->turned & TURNED_Y), UID_Y);
   /* s = q k^T, scaled and masked. */
   Part s = multiply(&g, given(&g, k->q, UID_Q), given(&g, turned(k->k), UID_K), scores(&g));
   s = binary(&g, CUDNN_POINTWISE_MUL, s, dm_dnn_scalar(p, UID_SCALE), scores(&g));
@@ -441,16 +465,16 @@ static int build_backward(dm_DnnPlan *p, const dm_DnnKey *key, Part *operations)
   Graph g;
   if (!begin(&g, p, key, operations)) return 0;
   const AttentionKey *k = &g.key;
-  const Shape like_q = dense(&k->q, k->q.size[2], k->q.size[3]);
-  const Shape like_k = dense(&k->q, k->k.size[2], k->k.size[3]);
+  const int64_t n_query = k->q.size[2], n_key = k->k.size[2], depth = k->q.size[3];
+  const Shape like_q = dense(&k->q, n_query, depth);
   const Part q = given(&g, k->q, UID_Q), key_turned = given(&g, turned(k->k), UID_K);
   const Part gy = given(&g, k->gy, UID_GY), scale = dm_dnn_scalar(p, UID_SCALE);
   const Shape weights_turned = turned(g.scores);
 
   const Part drawn = draw(&g), keep = drawn ? dm_dnn_scalar(p, UID_KEEP) : NULL;
   /* dot (L, 1) in float32. */
-  Part dot = binary(&g, CUDNN_POINTWISE_MUL, gy, given(&g, like_q, UID_Y),
-                    between(&g, CUDNN_DATA_FLOAT, like_q));
+  const Part y = given(&g, result(&k->q, n_query, depth, k->turned & TURNED_Y), UID_Y);
+  Part dot = binary(&g, CUDNN_POINTWISE_MUL, gy, y, between(&g, CUDNN_DATA_FLOAT, like_q));
   dot = reduce(&g, CUDNN_REDUCE_TENSOR_ADD, dot, rows(&g));
   dot =
       binary(&g, CUDNN_POINTWISE_MUL, dot, dm_dnn_scalar(p, UID_KEPT), given_rows(&g, UID_DOT));
@@ -464,7 +488,7 @@ static int build_backward(dm_DnnPlan *p, const dm_DnnKey *key, Part *operations)
   Part met = drop(&g, w, drawn);
   if (keep) met = binary(&g, CUDNN_POINTWISE_MUL, met, keep, scores(&g));
   multiply(&g, turn(&g, met, between(&g, g.type, weights_turned)), gy,
-           given(&g, like_k, UID_GV));
+           given(&g, result(&k->q, n_key, depth, k->turned & TURNED_GV), UID_GV));
 
   /* The weights' gradient, then the scores'. */
   Part gs = multiply(&g, gy, given(&g, turned(k->v), UID_V), scores(&g));
@@ -472,9 +496,10 @@ static int build_backward(dm_DnnPlan *p, const dm_DnnKey *key, Part *operations)
   gs = binary(&g, CUDNN_POINTWISE_MUL, gs, w, scores(&g));
   if (keep) gs = binary(&g, CUDNN_POINTWISE_MUL, gs, keep, scores(&g));
   gs = binary(&g, CUDNN_POINTWISE_MUL, gs, scale, scores(&g));
-  multiply(&g, turn(&g, gs, between(&g, g.type, weights_turned)), q, given(&g, like_k, UID_GK));
+  multiply(&g, turn(&g, gs, between(&g, g.type, weights_turned)), q,
+           given(&g, result(&k->q, n_key, depth, k->turned & TURNED_GK), UID_GK));
   const Part keys = turn(&g, key_turned, between(&g, CUDNN_DATA_FLOAT, k->k));
-  const Part gq = given(&g, like_q, UID_GQ);
+  const Part gq = given(&g, result(&k->q, n_query, depth, k->turned & TURNED_GQ), UID_GQ);
   if (k->deterministic) multiply(&g, gs, keys, gq);
   else
     unary(&g, CUDNN_POINTWISE_IDENTITY,
@@ -541,6 +566,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool has_plans(const Attention *a) {
   Attention both = *a;
   memset(&both.key.gy, 0, sizeof both.key.gy);
+  both.key.turned &= TURNED_Y;
   const dm_DnnKey forward = key_of(&both, false);
   both.key.gy = dense(&a->key.q, a->key.q.size[2], a->key.q.size[3]);
   const dm_DnnKey backward = key_of(&both, true);
@@ -580,6 +606,9 @@ static void prefetch_backward(const Attention *forward) {
   Attention a = *forward;
   const int64_t *size = a.key.q.size;
   if (a.mask || a.attr->drop.p != 0) return;
+  const dm_Tensor *inputs[] = {a.q, a.k, a.v};
+  for (int i = 0; i < 3; i++)
+    if (dm_heads_follow(inputs[i])) a.key.turned |= TURNED_GQ << i;
   a.key.gy = (Shape){{size[0], size[1], size[2], size[3]},
                      {size[1] * size[2] * size[3], size[3], size[1] * size[3], 1},
                      ALIGNED};
@@ -659,7 +688,8 @@ dm_status dm_dnn_attention(const dm_Call *c, bool *done) {
                        .k = c->in[1],
                        .v = c->in[2],
                        .mask = c->n_in > 3 ? c->in[3] : NULL,
-                       .counters = c->n_in > 4 ? c->in[4] : NULL};
+                       .counters = c->n_in > 4 ? c->in[4] : NULL,
+                       .y = c->out[0]};
   DM_TRY(run_call(c, &a, run_forward, done));
   return *done && a.mask ? dm_attention_unseen(c->out[0], c->out[1]) : DM_OK;
 }
@@ -672,7 +702,9 @@ dm_status dm_dnn_attention_backward(const dm_Call *c, bool *done) {
                        .k = c->in[2],
                        .v = c->in[3],
                        .mask = c->n_in > 6 ? c->in[6] : NULL,
-                       .counters = c->n_in > 7 ? c->in[7] : NULL};
+                       .counters = c->n_in > 7 ? c->in[7] : NULL,
+                       .y = c->in[4],
+                       .gx = {c->out[0], c->out[1], c->out[2]}};
   return run_call(c, &a, run_backward, done);
 }
 

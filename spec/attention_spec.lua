@@ -303,3 +303,52 @@ describe("a stack of layers", function()
       8, 2, {activation = "tanh"})
   end)
 end)
+
+-- Results lie in memory as their operands do, so that heads are joined by a view.
+describe("heads that a view has split", function()
+  local function cases(body)
+    for _, dtype in ipairs{"float32", "bfloat16", "float64"} do
+      for _, o in ipairs{{3, 2, 5, 7, 8}, {2, 3, 140, 300, 16}, {1, 2, 9, 1, 8}, {2, 4, 1, 6, 8},
+        {2, 2, 33, 33, 24, is_causal = true}} do
+        body(dtype, o.is_causal, table.unpack(o))
+      end
+    end
+  end
+
+  it("give what contiguous ones give, with the same bits", function()
+    cases(function(dtype, is_causal, n, h, l, s, e)
+      dm.manual_seed(5)
+      -- (N, H, L, E), as (N, L, H, E) in memory or contiguous
+      local function split(rows) return dm.randn(n, rows, h, e):to(dtype):transpose(2, 3) end
+      local inputs, copies = {split(l), split(s), split(s)}, {}
+      for i, x in ipairs(inputs) do
+        inputs[i] = x:detach():requires_grad_()
+        copies[i] = x:detach():contiguous():requires_grad_()
+      end
+      local o = {is_causal = is_causal}
+      local y = sdpa(inputs[1], inputs[2], inputs[3], o)
+      local want = sdpa(copies[1], copies[2], copies[3], o)
+      assert.is_true(y:equal(want))
+      assert.is_true(y:transpose(2, 3):is_contiguous() and want:is_contiguous())
+      local g = dm.randn(n, h, l, e):to(dtype)
+      y:backward(g)
+      want:backward(g)
+      for i = 1, 3 do assert.is_true(inputs[i].grad:equal(copies[i].grad), dtype .. i) end
+    end)
+  end)
+
+  it("of one tensor, whose gradient is that of its parts", function()
+    local x = leaf(2, 6, 3, 2, 8)
+    local q, k, v = table.unpack(x:transpose(2, 4):unbind(3))
+    local y = sdpa(q, k, v)
+    local copy = x:detach():clone():requires_grad_()
+    local want = sdpa(copy:select(3, 1):transpose(2, 3):contiguous(),
+      copy:select(3, 2):transpose(2, 3):contiguous(),
+      copy:select(3, 3):transpose(2, 3):contiguous())
+    assert.is_true(y:equal(want))
+    local g = dm.randn(2, 2, 6, 8)
+    y:backward(g)
+    want:backward(g)
+    assert.is_true(distance(copy.grad, x.grad) < (DEVICE == "cpu" and 1e-7 or 1e-5))
+  end)
+end)

@@ -380,3 +380,106 @@ describe("the gradient of a gradient in its seed, of", function()
     end)
   end
 end)
+
+-- The gradients of disjoint regions of one tensor wait for one another (src/engine/regions.h). Each
+-- case gives a scalar of y = 2 x, whose gradient with create_graph comes without that.
+describe("gradients of regions", function()
+  local function twice(shape, f, ...)
+    dm.manual_seed(3)
+    local x = dm.randn(shape, {dtype = "float64"})
+    local a, b = x:clone():requires_grad_(), x:clone():requires_grad_()
+    f(a * 2, ...):backward()
+    local want = dm.autograd.grad(f(b * 2, ...), {b}, {create_graph = true})
+    assert.is_true((a.grad - want):abs():max():item() < 1e-12)
+    return a.grad
+  end
+
+  for _, case in ipairs{
+    {"all of a dim", {4, 3, 5}, function(y)
+      return (y:select(2, 1) * y:select(2, 3):cos() + y:select(2, 2)):sum()
+    end},
+    {"some of a dim, the others of which get 0", {4, 3, 5}, function(y)
+      return (y:select(2, 1) * y:select(-2, -1):cos()):sum()
+    end},
+    {"chunks", {4, 7}, function(y)
+      local p, q, r = table.unpack(y:split({2, 4, 1}, 2))
+      return p:sin():sum() + q:cos():sum() * r:sum()
+    end},
+    {"ranges that overlap", {4, 6}, function(y)
+      return y:narrow(1, 1, 3):sin():sum() + y:narrow(1, 2, 3):cos():sum()
+    end},
+    {"one range twice", {6}, function(y)
+      return y:narrow(1, 2, 3):sin():sum() + y:narrow(1, 2, 3):cos():sum()
+    end},
+    {"ranges, before other uses", {4, 6}, function(y)
+      return y:square():sum() + y:narrow(1, 1, 2):sin():sum() + y:narrow(1, 3, 2):cos():sum()
+    end},
+    {"ranges, between other uses", {4, 6}, function(y)
+      local a = y:narrow(1, 1, 2):sin():sum()
+      local b = y:square():sum()
+      return a + b + y:narrow(1, 3, 2):cos():sum()
+    end},
+    {"rows and columns", {4, 6}, function(y)
+      return y:narrow(1, 1, 2):sin():sum() + y:select(1, 3):cos():sum()
+        + y:select(2, 3):cos():sum()
+    end},
+    {"many rows, in any order", {90, 3}, function(y)
+      local sum = 0
+      for i, row in ipairs(y:unbind(1)) do sum = sum + (row * i):sin():sum() end
+      for i = 90, 1, -7 do sum = sum + y[i]:sin():sum() end
+      return sum
+    end},
+    {"nothing", {4, 6}, function(y) return y:narrow(1, 2, 0):sum() + y:narrow(1, 3, 2):sum() end},
+    {"regions of regions", {4, 6, 2}, function(y)
+      local a, b = table.unpack(y:chunk(2, 2))
+      return (a[1] * a[2]:cos()):sum() + b:select(3, 1):sin():sum()
+    end},
+  } do
+    it("of " .. case[1], function() twice(case[2], case[3]) end)
+  end
+
+  it("keep the last bits, as one copy", function()
+    local x = dm.randn(3, 4):requires_grad_()
+    local y, g = x * 1, dm.randn(3, 4);
+    (y[2] * g[2] + y[1] * g[1] + y[3] * g[3]):sum():backward()
+    assert.is_true(x.grad:equal(g))
+  end)
+
+  it("are seen whole by hooks and retain_grad, and by autograd.grad", function()
+    local x = dm.randn(3, 4):requires_grad_()
+    local y = x * 2
+    local seen
+    y:retain_grad()
+    y:register_hook(function(g) seen = g:clone() end)
+    local loss = (y[1] * y[3]):sum()
+    assert.is_true(dm.autograd.grad(loss, {y}, {retain_graph = true}):equal(
+      dm.stack{y[3]:detach(), dm.zeros(4), y[1]:detach()}))
+    loss:backward{retain_graph = true}
+    assert.is_true(seen:equal(y.grad))
+    loss:backward()
+    assert.is_true((y.grad - 2 * seen):abs():max():item() == 0)
+  end)
+
+  it("are dropped with a pass that fails, and come again in the next one", function()
+    local x = dm.randn(3, 4):requires_grad_()
+    local y = x * 2
+    local fails = true
+    local one = y[1] * 1
+    one:register_hook(function() if fails then error "on purpose" end end)
+    local loss = one:sum() + (y[2] * 3):sum()
+    assert.is_false(pcall(loss.backward, loss, {retain_graph = true}))
+    fails, x.grad = false, nil
+    loss:backward()
+    assert.is_true(x.grad:equal(dm.tensor{{2.0, 2, 2, 2}, {6, 6, 6, 6}, {0, 0, 0, 0}}))
+  end)
+
+  it("of a pass within another one stay apart", function()
+    local x = dm.randn(3, 4):requires_grad_()
+    local y = x * 2
+    local inner = y[3]:sum()
+    local one = y[1] * 1
+    one:register_hook(function() inner:backward{retain_graph = true} end);
+    (one:sum() + (y[2] * 3):sum()):backward()
+    assert.is_true(x.grad:equal(dm.tensor{{2.0, 2, 2, 2}, {6, 6, 6, 6}, {2, 2, 2, 2}}))
+  end)
+end)

@@ -565,6 +565,8 @@ static void check_attention(const AttentionCase *t) {
   const dm_AttentionAttr attr = {
       .is_causal = t->causal, .scale = 0.125, .drop = {.p = t->drop}};
   thread_state.deterministic = t->deterministic;
+  /* results follow their operands' order of dims */
+  const Layout laid = t->layout == HEADS || groups > 1 ? HEADS : TOKENS;
   dm_Tensor *counters = tensor(10, DM_I64, lse, HEADS);
   counters->ndim = 1;
   memcpy(counters->shape, three, sizeof three);
@@ -574,7 +576,7 @@ static void check_attention(const AttentionCase *t) {
                       t->mask ? mask_of(t, groups) : NULL, counters};
   const int n_more = t->drop != 0 ? 2 : t->mask ? 1 : 0;
   dm_Call forward = {.attr = &attr, .in = in, .n_in = 3 + n_more, .n_out = 2};
-  forward.out[0] = grouped(tensor(3, t->dtype, q, HEADS), groups, false);
+  forward.out[0] = grouped(tensor(3, t->dtype, q, laid), groups, false);
   forward.out[1] = tensor(4, DM_F32, lse, HEADS);
   char what[200];
   snprintf(
@@ -599,9 +601,9 @@ static void check_attention(const AttentionCase *t) {
       in[3],
       in[4]};
   dm_Call backward = {.attr = &attr, .in = back_in, .n_in = 6 + n_more, .n_out = 3};
-  backward.out[0] = grouped(tensor(6, t->dtype, q, HEADS), groups, false);
-  backward.out[1] = grouped(tensor(7, t->dtype, gk, HEADS), groups, false);
-  backward.out[2] = grouped(tensor(8, t->dtype, gk, HEADS), groups, false);
+  backward.out[0] = grouped(tensor(6, t->dtype, q, laid), groups, false);
+  backward.out[1] = grouped(tensor(7, t->dtype, gk, laid), groups, false);
+  backward.out[2] = grouped(tensor(8, t->dtype, gk, laid), groups, false);
   const size_t n = strlen(what);
   snprintf(what + n, sizeof what - n, ", gradients%s",
            t->deterministic ? ", deterministic" : "");

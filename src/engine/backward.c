@@ -18,14 +18,16 @@
       weight lose nothing in their sum.
    Then the node drops its saved tensors, unless the graph is retained.
 
-   Invariant: between two turns, a node is in the heap exactly when one of its gy is set, but
-   for the root of "a root that is a scaled loss" below. */
+   Invariant: between two turns, a node is in the heap exactly when one of its gy is set or
+   gradients of its regions wait (regions.h), but for the root of "a root that is a scaled
+   loss" below. */
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/call.h"
 #include "engine/observe.h"
+#include "engine/regions.h"
 #include "engine/remake.h"
 #include "engine/rerun.h"
 #include "engine/tape.h"
@@ -378,15 +380,37 @@ done:
   return st;
 }
 
+/* Has a gradient come to n already? */
+static bool is_in_heap(const Pass *p, const dm_Node *n) {
+  for (int i = 0; i < n->n_out; i++)
+    if (n->gy[i]) return true;
+  return dm_regions_wait(n, p, -1);
+}
+
 /* Adds g at the destination of an edge. */
 static dm_status add_at(Pass *p, const dm_Edge *e, dm_Tensor *g) {
   if (e->leaf) return into_leaf(p, e->leaf, g);
   dm_Node *n = e->node;
-  bool waiting = false;
-  for (int i = 0; i < n->n_out && !waiting; i++) waiting = n->gy[i] != NULL;
+  const bool waiting = is_in_heap(p, n);
   const bool wide = n->op == &dm_ops[DM_OP_cast] && dm_meta(n->metas, 0)->dtype == DM_F32;
+  if (dm_regions_wait(n, p, e->out)) DM_TRY(dm_regions_join(n));
   DM_TRY(accumulate(&n->gy[e->out], g, p->flags & DM_CREATE_GRAPH, wide));
   return waiting ? DM_OK : push(p, n);
+}
+
+/* Lets the gradient of n, a region, wait for those of other regions: *waits, unless something
+   looks at it, or others have come to the same tensor. */
+static dm_status wait_for_regions(Pass *p, dm_Node *n, bool *waits) {
+  dm_Node *to = n->in[0].node;
+  const int out = n->in[0].out;
+  *waits = false;
+  if (!to || !n->gy[0] || (p->flags & DM_CREATE_GRAPH) || n->gy[0]->storage == p->lent ||
+      dm_observed() || dm_thread_state()->anomaly.enabled)
+    return DM_OK;
+  const bool waiting = is_in_heap(p, to);
+  if (!to->gy[out]) DM_TRY(dm_regions_add(n, p, waits));
+  if (!*waits && dm_regions_wait(to, p, out)) return dm_regions_join(to);
+  return *waits && !waiting ? push(p, to) : DM_OK;
 }
 
 /* *g = op(*g) */
@@ -673,6 +697,7 @@ static dm_status tell_where(const dm_Node *n, dm_status st) {
 /* The gradients of n's outputs are complete: runs its hooks, and stores those that retain_grad
    or dm_grad asked for. */
 static dm_status finish_gy(Pass *p, dm_Node *n) {
+  if (dm_regions_wait(n, p, -1)) DM_TRY(dm_regions_join(n));
   if (n->hooks || n->retain || !n->op) DM_TRY(own_all(p, n));
   for (int o = 0; o < n->n_out; o++) {
     if (!n->gy[o]) continue;
@@ -724,10 +749,12 @@ static dm_status take_turn(Pass *p, dm_Node *n) {
       goto done;
     }
     p->scaled |= n->scales;
-    if (may_wait(p, n)) {
+    bool waits = false;
+    if (n->op && n->op->flags & F_REGION) st = wait_for_regions(p, n, &waits);
+    if (st == DM_OK && may_wait(p, n)) {
       st = let_wait(p, n);
       need[0] = false;
-    } else {
+    } else if (st == DM_OK && !waits) {
       if (!n->op) st = widen_waiting(p);
       if (st == DM_OK)
         st = n == p->implied ? scale_gradient(p, n, gx) : node_gradients(p, n, need, gx);
@@ -824,6 +851,12 @@ static dm_status seed_of(dm_Tensor *root, dm_Tensor *given, dm_Tensor **out) {
   return dm_call(DM_OP_ones_like, 1, &root, NULL, out);
 }
 
+/* Drops the gradients of n's outputs. */
+static void drop_gradients(const Pass *p, dm_Node *n) {
+  for (int i = 0; i < n->n_out; i++) dm_tensor_unref(&n->gy[i]);
+  if (dm_regions_wait(n, p, -1)) dm_regions_drop(n);
+}
+
 /* The pass itself: the roots' nodes into the heap, then turn after turn until it is empty. */
 static dm_status run_pass(Pass *p, int n, dm_Tensor *const *roots, dm_Tensor *const *seeds) {
   dm_status st = DM_OK;
@@ -855,7 +888,7 @@ static dm_status run_pass(Pass *p, int n, dm_Tensor *const *roots, dm_Tensor *co
     st = take_turn(p, node);
     if (DM_UNLIKELY(dm_any_home()) && st == DM_OK) st = after_turn(p, node);
     if (DM_UNLIKELY(st != DM_OK)) st = tell_where(node, st);
-    for (int i = 0; i < node->n_out; i++) dm_tensor_unref(&node->gy[i]);
+    drop_gradients(p, node);
     dm_node_unref(&node);
     if (st != DM_OK) goto done;
   }
@@ -866,7 +899,7 @@ done:
   p->waiting = NULL;
   while (p->n > 0) { /* after a failure: drop the gradients that wait */
     dm_Node *node = pop(p);
-    for (int i = 0; i < node->n_out; i++) dm_tensor_unref(&node->gy[i]);
+    drop_gradients(p, node);
     dm_node_unref(&node);
   }
   if (p->heap != p->local) dm_free(p->heap);

@@ -165,12 +165,10 @@ static dm_status refresh_views(int n_in, dm_Tensor *const *in) {
   return DM_OK;
 }
 
-/* Allocates the outputs by their meta and fills them. */
+/* Allocates the outputs that the rule has not made by their meta, and fills all. */
 static dm_status run_kernel(dm_Call *c) {
-  for (int i = 0; i < c->n_out; i++) {
-    const dm_status st = dm_tensor_new_meta(&c->out_meta[i], &c->out[i]);
-    if (st != DM_OK) return st;
-  }
+  for (int i = 0; i < c->n_out; i++)
+    if (!c->out[i]) DM_TRY(dm_tensor_new_meta(&c->out_meta[i], &c->out[i]));
   return launch(c, c->out[0]->device);
 }
 

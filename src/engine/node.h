@@ -9,6 +9,7 @@
 
 #include "engine/op.h"
 
+struct dm_Regions;
 struct dm_Saved;
 
 /* The destination of an input's gradient: output `out` of a node, or a leaf; or neither,
@@ -65,8 +66,9 @@ typedef struct dm_Node {
   dm_Edge *in;
   dm_Metas metas; /* of the inputs, then of the outputs */
   struct dm_Saved *saved_in, *saved_out;
-  dm_Tensor **gy;     /* the outputs' gradients so far, during a backward pass */
-  dm_Tensor **retain; /* outputs with retain_grad, borrowed; or NULL */
+  dm_Tensor **gy;             /* the outputs' gradients so far, during a backward pass */
+  struct dm_Regions *regions; /* owned; of gradients that wait at it, in a pass: regions.h */
+  dm_Tensor **retain;         /* outputs with retain_grad, borrowed; or NULL */
   void *attr;
   dm_Hook *hooks;
   char *where;                 /* owned; under anomaly detection, where it was made */

@@ -46,7 +46,8 @@ enum {
   F_WHOLE = 4096,     /* autocast, where it does not list the op, leaves its inner calls too */
   F_WIDEN = 8192,     /* 16 bits are widened to float32 for its composition, or its gradient */
   F_CHEAP = 16384,    /* the tape may compute a large result again: see remake.h */
-  F_READS_LOW = 32768 /* autocast to float32 leaves its inputs: dm_AutocastState.widens */
+  F_READS_LOW = 32768, /* autocast to float32 leaves its inputs: dm_AutocastState.widens */
+  F_REGION = 65536     /* a view of consecutive indices of a dim: see regions.h */
 };
 
 /* The kind of an option in a row, and its C type in the attribute struct. */

@@ -121,6 +121,7 @@ op.view "narrow" {
   tensors = "x",
   options = {"dim:dim", "start:pos", "length:int"},
   gradient = "as_region_grad",
+  flags = "region",
   doc = "length elements from start on, along a dim",
 }
 
@@ -128,6 +129,7 @@ op.view "select" {
   tensors = "x",
   options = {"dim:dim", "index:pos"},
   gradient = "as_region_grad",
+  flags = "region",
   doc = "one index along a dim, which goes",
 }
 

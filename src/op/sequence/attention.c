@@ -24,6 +24,7 @@
 #include "cpu/vec.h"
 #include "op/pointwise/pointwise.h"
 #include "op/random/random.h"
+#include "op/sequence/attention.h"
 
 enum { MIN_ROWS = 32, MAX_ROWS = 128 };
 enum { KEYS = 256 };                         /* keys that are summed at once */
@@ -57,11 +58,30 @@ static dm_Mat dense(const void *data, dm_DType dtype, int64_t columns) {
   return (dm_Mat){data, dtype, columns, 1};
 }
 
-/* The address of row i of a contiguous output (batch, rows, columns). */
-static char *out_row(const dm_Tensor *t, int64_t batch, int64_t rows, int64_t i,
-                     int64_t columns) {
-  return (char *)dm_tensor_data(t) +
-         (batch * rows + i) * columns * dm_dtype_size((dm_DType)t->dtype);
+/* Rows of an output, whose elements are neighbours: the first one's address, the dtype, and the
+   elements from one row to the next. */
+typedef struct Rows {
+  char *first;
+  dm_DType dtype;
+  int64_t step;
+} Rows;
+
+/* The rows of an output from row i of a batch on. */
+static Rows out_rows(const dm_Tensor *t, int64_t batch, int64_t i) {
+  const dm_Mat m = from_row(matrix(t, batch), i);
+  return (Rows){(char *)dm_tensor_data(t) + ((const char *)m.data - (char *)dm_tensor_data(t)),
+                m.dtype, m.rs};
+}
+
+/* Rounds m rows of a contiguous matrix x to an output. */
+static void store_rows(dm_DType from, const char *x, int64_t m, int64_t columns, Rows to) {
+  if (to.step == columns) {
+    dm_convert(from, x, to.dtype, to.first, m * columns);
+    return;
+  }
+  const int64_t row = columns * dm_dtype_size(from), step = to.step * dm_dtype_size(to.dtype);
+  for (int64_t i = 0; i < m; i++)
+    dm_convert(from, x + i * row, to.dtype, to.first + i * step, columns);
 }
 
 /* ---- a block of weights ---- */
@@ -118,17 +138,17 @@ static dm_status products(const Job *j, const Block *b, const dm_Tensor *rows,
    The keys are summed in blocks of fixed bounds, so that the bits of a row do not depend on the
    number of keys after those that it sees. */
 static dm_status weigh(const Job *j, const Block *b, const Scratch *scratch, const void *x,
-                       const dm_Tensor *t, int64_t columns, char *to, dm_DType to_dtype) {
-  const bool rounds = to_dtype != j->type && b->n > KEYS;
-  char *sum = rounds ? scratch->sum : to;
+                       const dm_Tensor *t, int64_t columns, Rows to) {
+  const bool rounds = to.dtype != j->type && b->n > KEYS;
+  char *sum = rounds ? scratch->sum : to.first;
   for (int64_t k = 0; k < b->n; k += KEYS) {
     dm_Mat weights = dense(x, j->type, b->n);
     weights.data = (const char *)weights.data + k * dm_dtype_size(j->type);
     DM_TRY(dm_gemm(b->m, columns, dm_min_i64(KEYS, b->n - k), 1, weights,
-                   from_row(matrix(t, b->batch), k), k > 0, sum, rounds ? j->type : to_dtype,
-                   columns, NULL, j->type, DM_BIAS_NONE));
+                   from_row(matrix(t, b->batch), k), k > 0, sum, rounds ? j->type : to.dtype,
+                   rounds ? columns : to.step, NULL, j->type, DM_BIAS_NONE));
   }
-  if (rounds) dm_convert(j->type, sum, to_dtype, to, b->m * columns);
+  if (rounds) store_rows(j->type, sum, b->m, columns, to);
   return DM_OK;
 }
 
@@ -243,8 +263,7 @@ static dm_status forward_block(const Job *j, const Block *b, const Scratch *scra
   else
     softmax_block_f32(j, b, (float *)(void *)scratch->scores, (float *)(void *)scratch->row,
                       scratch->draw);
-  return weigh(j, b, scratch, scratch->scores, j->v, j->D,
-               out_row(j->out, b->batch, j->L, b->i, j->D), (dm_DType)j->out->dtype);
+  return weigh(j, b, scratch, scratch->scores, j->v, j->D, out_rows(j->out, b->batch, b->i));
 }
 
 /* Thread body: task i is block i % n_block of batch i / n_block. */
@@ -289,6 +308,22 @@ static dm_status zeros(dm_Tensor *t) {
   return DM_OK;
 }
 
+/* Makes output i, of the shape in its meta, as (N, L, H, E) in memory where `like` has that
+   order. */
+static dm_status follow_order(dm_Call *c, int i, const dm_Tensor *like) {
+  const dm_Meta *m = &c->out_meta[i];
+  dm_Tensor *t;
+  if (!dm_heads_follow(like)) return DM_OK;
+  const int64_t shape[4] = {m->shape[0], m->shape[2], m->shape[1], m->shape[3]};
+  DM_TRY(dm_tensor_new((dm_DType)m->dtype, 4, shape, like->device, &t));
+  t->shape[1] = shape[2];
+  t->shape[2] = shape[1];
+  t->stride[1] = shape[3];
+  t->stride[2] = shape[2] * shape[3];
+  c->out[i] = t;
+  return DM_OK;
+}
+
 /* out: y (..., L, D) and lse (..., L) in the compute type. The CPU's gradient does
    not read y. */
 dm_status attention_rule(dm_Call *c) {
@@ -298,7 +333,7 @@ dm_status attention_rule(dm_Call *c) {
   dm_out_like(c, 1, q, dm_compute_dtype((dm_DType)q->dtype));
   c->out_meta[1].ndim--;
   if (q->device.type == DM_CPU) c->save &= ~(uint32_t)O0; /* the gradient does not read y */
-  return DM_OK;
+  return follow_order(c, 0, q);
 }
 
 dm_status attention_cpu(dm_Call *c) {
@@ -325,8 +360,7 @@ static dm_status backward_block(const Job *j, const Block *b, const Scratch *scr
                         scratch->draw);
   DM_TRY(collect(j, b, scratch->scores, j->gy, j->D, scratch->gv));
   DM_TRY(collect(j, b, scratch->gradients, j->q, j->E, scratch->gk));
-  return weigh(j, b, scratch, scratch->gradients, j->k, j->E,
-               out_row(j->gq, b->batch, j->L, b->i, j->E), (dm_DType)j->gq->dtype);
+  return weigh(j, b, scratch, scratch->gradients, j->k, j->E, out_rows(j->gq, b->batch, b->i));
 }
 
 /* Thread body: a task is one batch, whose blocks add to gk and gv in order. */
@@ -342,16 +376,18 @@ static void backward_tasks(void *ctx, int64_t begin, int64_t end) {
       const Block b = block_of(j, batch, i);
       if (backward_block(j, &b, &scratch) != DM_OK) atomic_store(&j->failed, true);
     }
-    const dm_DType to = (dm_DType)j->gk->dtype;
-    dm_convert(j->type, scratch.gk, to, out_row(j->gk, batch, j->S, 0, j->E), n_k);
-    dm_convert(j->type, scratch.gv, to, out_row(j->gv, batch, j->S, 0, j->D), n_v);
+    store_rows(j->type, scratch.gk, j->S, j->E, out_rows(j->gk, batch, 0));
+    store_rows(j->type, scratch.gv, j->S, j->D, out_rows(j->gv, batch, 0));
   }
   dm_scratch_trim(DM_SCRATCH_MATRIX);
 }
 
 /* in: gy, q, k, v, y, lse, mask, counters; out: gq, gk, gv. */
 dm_status attention_backward_rule(dm_Call *c) {
-  for (int i = 0; i < 3; i++) dm_out_like(c, i, c->in[i + 1], (dm_DType)c->in[i + 1]->dtype);
+  for (int i = 0; i < 3; i++) {
+    dm_out_like(c, i, c->in[i + 1], (dm_DType)c->in[i + 1]->dtype);
+    DM_TRY(follow_order(c, i, c->in[i + 1]));
+  }
   return DM_OK;
 }
 
