@@ -1255,6 +1255,62 @@ static void check_truth(const dm_Loops *l) {
   check(ok, "functions of two bools");
 }
 
+/* Each element of `to` is that of `from`, and what lies between and around them stays. */
+static bool moves_well(const dm_Loops *l, int64_t size, int64_t n, int64_t to_step,
+                       int64_t from_step) {
+  enum { MOST = 1024, FIRST = 512 };
+  unsigned char from[MOST * 8], to[MOST * 8], want[MOST * 8];
+  for (int i = 0; i < MOST * 8; i++) from[i] = (unsigned char)next_u64();
+  memset(to, FILL, sizeof to);
+  memset(want, FILL, sizeof want);
+  for (int64_t i = 0; i < n; i++)
+    memcpy(want + (FIRST + i * to_step) * size, from + (FIRST + i * from_step) * size,
+           (size_t)size);
+  l->move[dm_move_of(size)](to + FIRST * size, to_step, from + FIRST * size, from_step, n);
+  return memcmp(to, want, sizeof to) == 0;
+}
+
+static bool zips_well(const dm_Loops *l, int64_t size, int64_t n) {
+  enum { MOST = 256 };
+  unsigned char a[MOST * 8], b[MOST * 8], to[2 * MOST * 8 + 1];
+  for (int i = 0; i < MOST * 8; i++)
+    a[i] = (unsigned char)next_u64(), b[i] = (unsigned char)~a[i];
+  memset(to, FILL, sizeof to);
+  l->zip[dm_move_of(size)](to, a, b, n);
+  for (int64_t i = 0; i < n; i++)
+    if (memcmp(to + 2 * i * size, a + i * size, (size_t)size) != 0 ||
+        memcmp(to + (2 * i + 1) * size, b + i * size, (size_t)size) != 0)
+      return false;
+  return to[2 * n * size] == FILL;
+}
+
+/* Bytes from and to any address. */
+static bool copies_well(const dm_Loops *l, int64_t n, int64_t at, int64_t to_at) {
+  unsigned char from[1024], to[1024];
+  for (int i = 0; i < 1024; i++) from[i] = (unsigned char)next_u64();
+  memset(to, FILL, sizeof to);
+  l->copy_long((char *)to + to_at, (const char *)from + at, n);
+  return memcmp(to + to_at, from + at, (size_t)n) == 0 && to[to_at + n] == FILL &&
+         to[to_at - 1] == FILL;
+}
+
+static void check_moves(const dm_Loops *l) {
+  static const int64_t steps[][2] = {{1, 1}, {1, 0}, {1, -1}, {1, 2}, {2, 1}, {-1, 3}};
+  bool moves = true, zips = true, copies = true;
+  for (int64_t size = 1; size <= 8; size *= 2)
+    for (int64_t n = 0; n < 150; n++) {
+      for (int i = 0; i < DM_COUNT(steps); i++)
+        moves = moves && moves_well(l, size, n, steps[i][0], steps[i][1]);
+      zips = zips && zips_well(l, size, n);
+    }
+  for (int64_t n = DM_COPY_BLOCK; n < 5 * DM_COPY_BLOCK; n += 1 + below(7))
+    for (int64_t at = 1; at < 80; at += 1 + below(5))
+      copies = copies && copies_well(l, n, at, 1 + below(80));
+  check(moves, "elements at steps");
+  check(zips, "two rows in turns");
+  check(copies, "bytes from and to any address");
+}
+
 /* Normal numbers against float64, at words that reach every part of the formulas: the error is
    below 3e-7 of the radius. */
 static void check_normal(const dm_Loops *l) {
@@ -1326,6 +1382,7 @@ static void check_wide_loops(const dm_Loops *wide) {
   check_pair_ops(wide);
   check_formulas(&dm_loops_plain, wide);
   check_truth(wide);
+  check_moves(wide);
   check_normal(wide);
   check_draws(&dm_loops_plain, wide);
 }
@@ -1336,6 +1393,7 @@ static void check_loops(void) {
   check_special(&dm_loops_plain);
   check_pair_ops(&dm_loops_plain);
   check_truth(&dm_loops_plain);
+  check_moves(&dm_loops_plain);
   check_normal(&dm_loops_plain);
   if (dm_cpu_variant() >= DM_AVX2 && dm_loops_avx2()) check_wide_loops(dm_loops_avx2());
   if (dm_cpu_variant() >= DM_AVX512 && dm_loops_avx512()) check_wide_loops(dm_loops_avx512());

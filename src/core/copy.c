@@ -3,18 +3,14 @@
 #include "core/copy.h"
 
 #include "core/iter.h"
+#include "cpu/loops/loops.h"
 #include "cpu/threads.h"
 
 enum { GRAIN = 32768 }; /* elements that a thread takes at a time */
 
 /* ---- contiguous ---- */
 
-/* The last block overlaps the one before it. */
-void dm_copy_long(char *to, const char *from, int64_t n) {
-  enum { BLOCK = 64 };
-  for (int64_t i = 0; i + BLOCK < n; i += BLOCK) memcpy(to + i, from + i, BLOCK);
-  memcpy(to + n - BLOCK, from + n - BLOCK, BLOCK);
-}
+void dm_copy_long(char *to, const char *from, int64_t n) { dm_loops()->copy_long(to, from, n); }
 
 typedef struct Bytes {
   const char *from;
@@ -108,41 +104,20 @@ static bool try_transpose(dm_Tensor *out, dm_Tensor *in) {
 
 /* ---- any strides ---- */
 
-/* An element is moved as an unsigned integer of its size: no conversion, no rounding. Loops
-   whose steps the compiler knows become vectors: dense ones, reversed ones and a single
-   element. */
-#define DEFINE_RUN(BITS)                                                                  \
-  static void run_##BITS(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) { \
-    typedef uint##BITS##_t Item;                                                          \
-    Item *to = (Item *)(void *)ptr[0];                                                    \
-    const Item *from = (const Item *)(const void *)ptr[1];                                \
-    const int64_t to_step = stride[0], from_step = stride[1];                             \
-    DM_UNUSED(ctx);                                                                       \
-    if (to_step == 1 && from_step == 1) {                                                 \
-      dm_copy_row(ptr[0], ptr[1], n *(int64_t)sizeof(Item));                              \
-    } else if (to_step == 1 && from_step == -1) {                                         \
-      for (int64_t i = 0; i < n; i++) to[i] = from[-i];                                   \
-    } else if (to_step == 1 && from_step == 0) {                                          \
-      const Item one = *from;                                                             \
-      for (int64_t i = 0; i < n; i++) to[i] = one;                                        \
-    } else {                                                                              \
-      for (int64_t i = 0; i < n; i++) to[i * to_step] = from[i * from_step];              \
-    }                                                                                     \
-  }
-DEFINE_RUN(8)
-DEFINE_RUN(16)
-DEFINE_RUN(32)
-DEFINE_RUN(64)
-#undef DEFINE_RUN
-
 /* Any strides: runs of the last dim, or, where that is short, of the dim before it: an element
    of each of some rows, then the next one of these rows, while they are in cache. */
 enum { SHORT = 8, SOME_ROWS = 256 };
 typedef struct Strided {
-  dm_Iter it; /* for short runs without the last dim */
-  dm_RunFn *run;
+  dm_Iter it;               /* for short runs without the last dim */
+  int size;                 /* bytes of an element */
   int64_t columns, step[2]; /* the last dim of short runs: its size, its strides in bytes */
 } Strided;
+
+static void copy_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  const Strided *s = ctx;
+  if (stride[0] == 1 && stride[1] == 1) dm_copy_row(ptr[0], ptr[1], n * s->size);
+  else dm_loops()->move[dm_move_of(s->size)](ptr[0], stride[0], ptr[1], stride[1], n);
+}
 
 static void copy_columns(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
   const Strided *s = ctx;
@@ -152,14 +127,14 @@ static void copy_columns(void *ctx, char *const *ptr, const int64_t *stride, int
       char *column[2];
       for (int i = 0; i < 2; i++)
         column[i] = ptr[i] + at * stride[i] * s->it.size[i] + k * s->step[i];
-      s->run(NULL, column, stride, rows);
+      copy_run(ctx, column, stride, rows);
     }
   }
 }
 
 static void copy_strided(void *ctx, int64_t begin, int64_t end) {
   const Strided *s = ctx;
-  dm_iter_range(&s->it, begin, end, s->columns > 1 ? copy_columns : s->run, ctx);
+  dm_iter_range(&s->it, begin, end, s->columns > 1 ? copy_columns : copy_run, ctx);
 }
 
 /* Takes the last dim out of the iterator where its runs would be shorter than those of the dim
@@ -183,9 +158,7 @@ void dm_copy_elements(dm_Tensor *out, dm_Tensor *in) {
     return;
   }
   if (try_transpose(out, in)) return;
-  Strided s;
-  const int size = dm_dtype_sizes[out->dtype];
-  s.run = size == 1 ? run_8 : size == 2 ? run_16 : size == 4 ? run_32 : run_64;
+  Strided s = {.size = dm_dtype_sizes[out->dtype]};
   dm_iter_init(&s.it, 2, (dm_Tensor *[]){out, in});
   take_short_dim(&s);
   dm_parallel_for(s.it.numel, GRAIN / s.columns, copy_strided, &s);

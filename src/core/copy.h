@@ -17,7 +17,7 @@ void dm_copy_elements(dm_Tensor *out, dm_Tensor *in);
 
 /* Copies n bytes, as memcpy does. The C library copies some KiB and more by one instruction of
    the processor, which on some is ten times slower where `to` is not aligned: dm_copy_long
-   takes blocks of 64 bytes instead, and n is at least that. */
+   takes blocks of 64 bytes instead (dm_loops), and n is at least that. */
 void dm_copy_long(char *to, const char *from, int64_t n);
 static inline void dm_copy_row(char *to, const char *from, int64_t n) {
   if (n < 2048) memcpy(to, from, (size_t)n);

@@ -40,27 +40,46 @@ void dm_iter_init(dm_Iter *it, int n, dm_Tensor *const *t) {
   it->ndim = k;
 }
 
+/* Where the operands' elements at an index lie. */
+static void locate(const dm_Iter *it, const int64_t *at, char **ptr) {
+  for (int i = 0; i < it->n_op; i++) {
+    int64_t off = 0;
+    for (int d = 0; d < it->ndim; d++) off += at[d] * it->stride[i][d];
+    ptr[i] = it->data[i] + off * it->size[i];
+  }
+}
+
+/* Only the first run can begin inside the last dim. Of the runs at one position of the dims
+   before the last two each is a step away from the one before it. */
 void dm_iter_range(const dm_Iter *it, int64_t begin, int64_t end, dm_RunFn *fn, void *ctx) {
   const int last = it->ndim - 1;
+  const int64_t length = it->shape[last];
   /* at: the index of the next element, a number for each dim */
-  int64_t at[DM_MAX_DIM], inner[DM_ITER_OPERANDS], rest = begin;
+  int64_t at[DM_MAX_DIM], inner[DM_ITER_OPERANDS], step[DM_ITER_OPERANDS], rest = begin;
+  char *ptr[DM_ITER_OPERANDS];
   for (int d = last; d >= 0; d--) {
     at[d] = rest % it->shape[d];
     rest /= it->shape[d];
   }
-  for (int i = 0; i < it->n_op; i++) inner[i] = it->stride[i][last];
+  for (int i = 0; i < it->n_op; i++) {
+    inner[i] = it->stride[i][last];
+    step[i] = last > 0 ? it->stride[i][last - 1] * it->size[i] : 0;
+  }
   while (begin < end) {
-    char *ptr[DM_ITER_OPERANDS];
-    for (int i = 0; i < it->n_op; i++) {
-      int64_t off = 0;
-      for (int d = 0; d <= last; d++) off += at[d] * it->stride[i][d];
-      ptr[i] = it->data[i] + off * it->size[i];
-    }
-    const int64_t n = dm_min_i64(it->shape[last] - at[last], end - begin);
+    int64_t n = dm_min_i64(length - at[last], end - begin);
+    locate(it, at, ptr);
     fn(ctx, ptr, inner, n);
     begin += n;
-    at[last] += n;
-    for (int d = last; d > 0 && at[d] == it->shape[d]; d--) {
+    if (begin == end) return;
+    for (int i = 0; i < it->n_op; i++) ptr[i] -= at[last] * inner[i] * it->size[i];
+    at[last] = 0;
+    for (at[last - 1]++; begin < end && at[last - 1] < it->shape[last - 1]; begin += n) {
+      for (int i = 0; i < it->n_op; i++) ptr[i] += step[i];
+      n = dm_min_i64(length, end - begin);
+      fn(ctx, ptr, inner, n);
+      at[last - 1]++;
+    }
+    for (int d = last - 1; d > 0 && at[d] == it->shape[d]; d--) {
       at[d] = 0;
       at[d - 1]++;
     }

@@ -137,7 +137,11 @@ typedef struct dm_RealLoops {
   dm_status (*rnn_backward)(const dm_RnnJob *j);
 } dm_RealLoops;
 
-enum { DM_TAP_LANES = 32 };
+enum { DM_TAP_LANES = 32, DM_COPY_BLOCK = 64 };
+/* Of an element's bytes, 1 to 8. */
+static inline int dm_move_of(int64_t size) {
+  return size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : 3;
+}
 
 typedef struct dm_Loops {
   dm_Pointwise unary[DM_N_OP], unary_back[DM_N_OP]; /* ops of the UNARY rows; no int64 */
@@ -172,6 +176,11 @@ typedef struct dm_Loops {
                    int64_t n, double *sum);
   void (*copy_rows)(const float *from, int64_t from_step, int64_t stride, int64_t rows,
                     int64_t n, float *to, int64_t to_step);
+  /* n >= DM_COPY_BLOCK bytes, which do not overlap. */
+  void (*copy_long)(char *to, const char *from, int64_t n);
+  /* By dm_move_of: n elements, steps apart, of any sign; and a and b in turns. */
+  void (*move[4])(void *to, int64_t to_step, const void *from, int64_t from_step, int64_t n);
+  void (*zip[4])(void *to, const void *a, const void *b, int64_t n);
 } dm_Loops;
 
 extern const dm_Loops dm_loops_plain;

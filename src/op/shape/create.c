@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "cpu/loops/loops.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/shape/create.h"
@@ -47,29 +48,15 @@ dm_status full_like_rule(dm_Call *c) { return like(c, DM_ATTR(dm_FullLikeAttr, c
 
 typedef struct Fill {
   char *dst;
-  int64_t size;  /* bytes per element */
-  char value[8]; /* the element, as bytes of its dtype */
+  int64_t size;              /* bytes per element */
+  _Alignas(8) char value[8]; /* the element, as bytes of its dtype */
 } Fill;
 
-#define FILL(TYPE)                                  \
-  {                                                 \
-    TYPE v, *p = (TYPE *)(void *)f->dst;            \
-    memcpy(&v, f->value, sizeof v);                 \
-    for (int64_t i = begin; i < end; i++) p[i] = v; \
-    return;                                         \
-  }
-/* Thread body: writes the element as an unsigned word of its size, whatever its
-   dtype. */
+/* Thread body: writes the element as it is, whatever its dtype. */
 static void fill_range(void *ctx, int64_t begin, int64_t end) {
   const Fill *f = ctx;
-  switch (f->size) {
-  case 1: FILL(uint8_t)
-  case 2: FILL(uint16_t)
-  case 4: FILL(uint32_t)
-  default: FILL(uint64_t)
-  }
+  dm_loops()->move[dm_move_of(f->size)](f->dst + begin * f->size, 1, f->value, 0, end - begin);
 }
-#undef FILL
 
 /* Fills t, an output of a call and therefore contiguous, with a value. */
 static dm_status fill_dense(dm_Tensor *t, double value) {
