@@ -106,10 +106,57 @@ describe("copies", function()
             if j <= columns then return a[(i - 1) * columns + j] end
             return b[(i - 1) * 2 + j - columns]
           end), dm.cat({x, y}, 2), dtype)
-          same(listed(rows * columns, 2, function(i) return a[i] end), dm.stack({x, x}, 3), dtype)
+          local z, c = numbered({rows * columns + 1}, dtype)
+          z, c = z[{{2, -1}}], {table.unpack(c, 2)}
+          for _, pair in ipairs{{x, z:view(rows, columns)}, {x, z:clone():view(rows, columns)}} do
+            same(listed(rows * columns, 2, function(i, j) return j == 1 and a[i] or c[i] end),
+              dm.stack(pair, 3), dtype)
+          end
+          local firsts, others = x:narrow(2, 1, 1), x:view(-1):narrow(1, 1, rows):view(rows, 1)
+          same(listed(rows, 2, function(i, j) return a[j == 1 and (i - 1) * columns + 1 or i] end),
+            dm.cat({firsts, others}, 2), dtype)
         end
       end
     end
+  end)
+end)
+
+describe("repeats", function()
+  it("of some dims, of more than a view has, of none", function()
+    for _, dtype in ipairs(DTYPES) do
+      local x, list = numbered({3, 2, 5}, dtype)
+      for _, times in ipairs{{2, 1, 1}, {1, 3, 1}, {1, 1, 2}, {2, 3, 2}, {4, 1, 3}, {1, 1, 1}} do
+        local a, b, c = table.unpack(times)
+        local want = {}
+        for i = 0, 3 * a - 1 do
+          for j = 0, 2 * b - 1 do
+            for k = 0, 5 * c - 1 do
+              want[#want + 1] = list[(i % 3 * 2 + j % 2) * 5 + k % 5 + 1]
+            end
+          end
+        end
+        same(want, x:tile(a, b, c), dtype)
+      end
+    end
+    local shape, times, many = {}, {}, 1
+    for d = 1, 16 do shape[d], times[d] = d % 5 == 1 and 2 or 1, d % 2 == 0 and 2 or 1 end
+    times[11] = 3
+    for d = 1, 16 do many = many * times[d] end
+    local x = dm.arange(1, 16):reshape(shape)
+    local y = x:tile(times)
+    assert.equal(16 * many, y:numel())
+    for d = 1, 16 do
+      y = y:narrow(d, (times[d] - 1) * shape[d] + 1, shape[d])
+    end
+    assert.is_true(dm.equal(x, y))
+  end)
+
+  it("share no memory with what is repeated", function()
+    local x = dm.tensor{1}
+    x:tile(3):add_(1)
+    x:tile(1):add_(1)
+    assert.same({1}, x:totable())
+    assert.same({0, 2}, {x:tile(0):numel(), x:tile(0, 2).shape[2]})
   end)
 end)
 
@@ -158,6 +205,64 @@ describe("elements at positions", function()
     local x, back = dm.arange(1, 60000):reshape(3, 20000), dm.arange(20000, 1, -1)
     assert.is_true(dm.equal(x:flip(2), x:index_select(2, back:long())))
     assert.is_true(dm.equal(x:flip(2), x:gather(2, back:long():expand(3, 20000))))
+  end)
+
+  it("of runs of neighbours", function()
+    for _, dtype in ipairs(DTYPES) do
+      for _, inner in ipairs{1, 3} do
+        local x, list = numbered({4, 20, inner}, dtype)
+        local at = {3, 2}
+        for i = 1, 20 do at[#at + 1] = i end
+        for i = 5, 12 do at[#at + 1] = i end
+        local want, sums = {}, {}
+        for i = 1, 4 do
+          for _, row in ipairs(at) do
+            for k = 1, inner do
+              local cell = ((i - 1) * 20 + row - 1) * inner + k
+              want[#want + 1] = list[cell]
+              sums[cell] = (sums[cell] or 0) + 1
+            end
+          end
+        end
+        local index = dm.tensor(at)
+        local y = x:index_select(2, index)
+        same(want, y, dtype)
+        same(list, dm.zeros_like(x):index_copy(2, index, y), dtype)
+        if dtype ~= "bool" then
+          same(sums, dm.zeros_like(x):index_add(2, index, dm.ones_like(y)), dtype)
+        end
+      end
+    end
+  end)
+
+  -- Rows of 16 elements and more are sorted by the position that they go to.
+  it("are summed in the order of the index, and rounded once", function()
+    for _, dtype in ipairs{"int8", "bfloat16", "float32", "int64", "float64"} do
+      for _, inner in ipairs{15, 16, 255, 256, 257, 600} do
+        local at = dm.tensor{4, 1, 4, 4, 6, 1, 4}
+        local rows = dm.randn(7, inner):mul(50):to(dtype)
+        local start = dm.randn(6, inner):mul(50):to(dtype)
+        local wide = dtype == "bfloat16" and "float32" or dtype
+        local want = start:to(wide):clone()
+        for i = 1, 7 do want[at[i]:item()]:add_(rows[i]:to(wide)) end
+        local what = dtype .. inner
+        assert.is_true(dm.equal(want:to(dtype), start:index_add(1, at, rows)), what)
+        assert.is_true(dm.equal(want:to(dtype), start:t():index_add(2, at, rows:t()):t()), what)
+        assert.is_true(dm.equal(want:to(dtype), start:clone():index_add_(1, at, rows)), what)
+        assert.is_true(dm.equal(want:to(dtype), start:t():contiguous():t():index_add(1, at, rows)),
+          what)
+        if dtype ~= "int8" and dtype ~= "int64" then
+          local w = start:clone():requires_grad_()
+          dm.nn.functional.embedding(at, w, {padding_idx = 6}):backward(rows)
+          local sums = dm.zeros(6, inner, {dtype = wide})
+          for i = 1, 7 do
+            if at[i]:item() ~= 6 then sums[at[i]:item()]:add_(rows[i]:to(wide)) end
+          end
+          assert.is_true(dm.equal(sums:to(dtype), w.grad), what)
+          assert.is_false(w.grad:signbit():logical_and(w.grad:eq(0)):any():item(), what)
+        end
+      end
+    end
   end)
 
   it("are added to, rows of one element too", function()

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/sizes.h"
 #include "core/copy.h"
+#include "cpu/loops/loops.h"
 #include "cpu/threads.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
@@ -65,6 +66,32 @@ static dm_status copy_columns(dm_Tensor *out, dm_Tensor *src, int64_t outer, int
   return dm_copy_to(&dst, src);
 }
 
+/* Two vectors whose elements take turns in dst. */
+typedef struct Pair {
+  const char *a, *b;
+  char *dst;
+  int64_t size; /* bytes of an element */
+} Pair;
+
+/* Thread body: elements [begin, end) of both. */
+static void zip_range(void *ctx, int64_t begin, int64_t end) {
+  const Pair *p = ctx;
+  dm_loops()->zip[dm_move_of(p->size)](p->dst + 2 * begin * p->size, p->a + begin * p->size,
+                                       p->b + begin * p->size, end - begin);
+}
+
+/* Joins two tensors whose rows are single elements in one walk, where memory is written in its
+   order; false: it has done nothing. */
+static bool try_zip(dm_Tensor *out, int n_in, dm_Tensor *const *in) {
+  if (n_in != 2 || in[0]->numel != in[1]->numel || out->numel == 0) return false;
+  for (int i = 0; i < 2; i++)
+    if (in[i]->dtype != out->dtype || !dm_tensor_is_contiguous(in[i])) return false;
+  Pair p = {dm_tensor_data(in[0]), dm_tensor_data(in[1]), dm_tensor_data(out),
+            dm_dtype_size((dm_DType)out->dtype)};
+  dm_parallel_for(out->numel / 2, GRAIN_BYTES / 2 / p.size, zip_range, &p);
+  return true;
+}
+
 /* ---- cat, stack ---- */
 
 /* A tensor of shape {0}, which cat skips, as PyTorch does for old code. */
@@ -112,6 +139,7 @@ dm_status cat_cpu(dm_Call *c) {
   const int64_t outer = product(out->shape, dim);
   const int64_t inner = product(out->shape + dim + 1, out->ndim - dim - 1);
   int64_t at = 0;
+  if (out->shape[dim] == 2 && inner == 1 && try_zip(out, c->n_in, c->in)) return DM_OK;
   for (int i = 0; i < c->n_in; i++) {
     dm_Tensor *t = c->in[i];
     if (is_legacy_empty(t)) continue;
@@ -179,6 +207,7 @@ dm_status stack_cpu(dm_Call *c) {
   DM_TRY(stack_dim(c, out->ndim - 1, &dim));
   const int64_t outer = product(out->shape, dim);
   const int64_t row = product(out->shape + dim + 1, out->ndim - dim - 1);
+  if (row == 1 && try_zip(out, c->n_in, c->in)) return DM_OK;
   for (int i = 0; i < c->n_in; i++)
     DM_TRY(copy_columns(out, c->in[i], outer, row, c->n_in * row, i * row));
   return DM_OK;
@@ -211,14 +240,17 @@ static dm_status multiply(const dm_Call *c, int64_t *size, int64_t n) {
   return DM_OK;
 }
 
-/* Repeats dims from the last to the first: for dim d, t as (before, from d on) with
-   every row n times. Each repeated dim makes one contiguous copy. */
+/* x with each repeated dim (s) as (n, s), the first of which is broadcast, is the result in
+   another shape: one copy. The dims are taken from the last to the first, and those that are
+   not repeated join the one behind them; a view that has no more dims to give is copied, and
+   the rest goes on from there. */
 dm_status tile_compose(dm_Call *c, dm_X *x) {
   /* Missing leading sizes of x, and missing leading repeats, count as 1. */
   const dm_Ints *reps = &DM_ATTR(dm_TileAttr, c)->dims;
   dm_Tensor *t = c->in[0];
   const int ndim = (int)dm_max_i64(t->ndim, reps->n);
-  int64_t shape[DM_MAX_DIM];
+  int64_t shape[DM_MAX_DIM], from[DM_MAX_DIM], to[DM_MAX_DIM], inner = 1;
+  int first = DM_MAX_DIM; /* the view's dims so far are from[first] and those behind it */
   for (int d = 0; d < ndim; d++) {
     const int dd = d - (ndim - t->ndim);
     shape[d] = dd < 0 ? 1 : t->shape[dd];
@@ -229,15 +261,28 @@ dm_status tile_compose(dm_Call *c, dm_X *x) {
     if (n < 0)
       return dm_fail(DM_EARG, "tile: %lld repeats given for dim %d, wanted 0 or more",
                      (long long)n, r + c->base);
-    if (n == 1) continue;
-    t = repeat_rows(x, t, product(shape, d), product(shape + d, ndim - d), n);
-    DM_TRY(multiply(c, &shape[d], n));
-    t = x_reshape(x, t, ndim, shape); /* now a contiguous copy */
-    if (x->st != DM_OK) return x->st;
+    inner = dm_mul_sizes(inner, shape[d]);
+    if (n != 1) {
+      first -= 2;
+      from[first + 1] = to[first + 1] = inner;
+      from[first] = inner = 1;
+      to[first] = n;
+      DM_TRY(multiply(c, &shape[d], n));
+    }
+    if (first < DM_MAX_DIM && (d == 0 || first < 3)) {
+      first--;
+      from[first] = to[first] = dm_mul_sizes(inner, product(shape, d));
+      t = x_reshape(x, t, DM_MAX_DIM - first, from + first);
+      t = x_expand(x, t, DM_MAX_DIM - first, to + first);
+      t = x_reshape(x, x_unary(x, DM_OP_clone, t), ndim, shape);
+      if (x->st != DM_OK) return x->st;
+      first = DM_MAX_DIM;
+      inner = product(shape + d, ndim - d);
+    }
   }
   /* the result is a new tensor even when nothing is repeated */
-  if (t == c->in[0]) t = dm_x(x, DM_OP_clone, NULL, 1, t);
-  c->out[0] = x_reshape(x, t, ndim, shape);
+  if (t == c->in[0]) t = x_reshape(x, x_unary(x, DM_OP_clone, t), ndim, shape);
+  c->out[0] = t;
   return x->st;
 }
 
