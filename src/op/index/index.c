@@ -242,6 +242,14 @@ dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *lik
   return dm_x(x, DM_OP_zeros, &a, 0);
 }
 
+/* One element, broadcast. */
+dm_Tensor *x_repeated(dm_X *x, double value, int ndim, const int64_t *shape,
+                      const dm_Tensor *like) {
+  if (x->st != DM_OK) return NULL;
+  const dm_FullAttr one = {{0, {0}}, value, like->dtype, dm_device_code(like->device)};
+  return x_expand(x, dm_x(x, DM_OP_full, &one, 0), ndim, shape);
+}
+
 /* ---- single elements: gather, scatter, scatter_add, scatter_reduce_self ---- */
 
 /* A traversal of the index in row-major order, whose dims are those outside of dim, dim, and
@@ -395,7 +403,7 @@ dm_status gather_cpu(dm_Call *c) {
 /* Added, not written: an element that was taken twice gets both gradients. */
 dm_Tensor *x_put_back(dm_Grad *g, int64_t dim, dm_Tensor *gy, dm_Tensor *index) {
   const dm_Meta *m = dm_in_meta(g, 0);
-  dm_Tensor *zeros = gy ? x_zeros(g->x, m->ndim, m->shape, gy) : NULL;
+  dm_Tensor *zeros = gy ? x_repeated(g->x, 0, m->ndim, m->shape, gy) : NULL;
   return dm_x(g->x, DM_OP_scatter_add, &dim, 3, zeros, index, gy);
 }
 
@@ -530,7 +538,7 @@ static dm_Tensor *source_gradient(dm_Grad *g) {
   dm_AsStridedAttr corner = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
   for (int d = 0; d < t->ndim; d++) corner.size.v[d] = t->shape[d];
   dm_contiguous_strides(m->ndim, m->shape, corner.stride.v);
-  dm_Tensor *zeros = x_zeros(g->x, m->ndim, m->shape, t);
+  dm_Tensor *zeros = x_repeated(g->x, 0, m->ndim, m->shape, t);
   return dm_x(g->x, DM_OP_as_strided_scatter, &corner, 2, zeros, t);
 }
 

@@ -51,6 +51,10 @@ typedef dm_status dm_HostFn(const dm_Call *c, const dm_Tensor *x, dm_Tensor *y);
 dm_status dm_run_on_host(dm_Call *c, dm_DType dtype, dm_HostFn *run);
 /* Zeros of this shape with the dtype and device of `like`. */
 dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *like);
+/* A number of like's dtype and device in all elements of a shape, which takes no memory: for
+   the first operand of an op that writes a copy of it. */
+dm_Tensor *x_repeated(dm_X *x, double value, int ndim, const int64_t *shape,
+                      const dm_Tensor *like);
 /* Fails unless operand 0 has shape (N, C, ...) or (C, ...) with `dims` spatial dims, 1 to 3. */
 dm_status dm_check_spatial(const dm_Call *c, int dims);
 /* Fails where a sample, without the batch's dim, has no elements: it has no maximum. */

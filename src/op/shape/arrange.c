@@ -29,7 +29,7 @@ static dm_Tensor *embedded(dm_X *x, dm_Tensor *t, int64_t offset, int d1, int d2
   region.stride.v[t->ndim - 1] = dm_add_sizes(stride[d1], stride[d2]);
   region.storage_offset =
       offset < 0 ? dm_mul_sizes(-offset, stride[d1]) : dm_mul_sizes(offset, stride[d2]);
-  dm_Tensor *zeros = x_zeros(x, t->ndim + 1, shape, t);
+  dm_Tensor *zeros = x_repeated(x, 0, t->ndim + 1, shape, t);
   return dm_x(x, DM_OP_as_strided_scatter, &region, 2, zeros, t);
 }
 

@@ -229,7 +229,7 @@ void masked_select_grad(dm_Grad *g) {
   for (int d = 0; d < m->ndim; d++) x.shape[d] = m->shape[d];
   g->x->st = dm_broadcast("masked_select", &x, g->in[1], &ndim, shape);
   if (g->x->st != DM_OK) return;
-  dm_Tensor *zeros = x_zeros(g->x, ndim, shape, g->gy[0]);
+  dm_Tensor *zeros = x_repeated(g->x, 0, ndim, shape, g->gy[0]);
   g->gx[0] = dm_x(g->x, DM_OP_masked_put, NULL, 3, zeros, g->in[1], g->gy[0]);
 }
 

@@ -594,7 +594,7 @@ void as_strided_grad(dm_Grad *g) {
   }
   const int64_t whole = dm_numel(m->ndim, m->shape), all = -1;
   const dm_IndexAddAttr attr = {0, 1};
-  dm_Tensor *flat = x_zeros(x, 1, &whole, g->gy[0]);
+  dm_Tensor *flat = x_repeated(x, 0, 1, &whole, g->gy[0]);
   dm_Tensor *gy = x_reshape(x, g->gy[0], 1, &all);
   dm_Tensor *at = window_positions(x, a, g->gy[0]->device, dm_thread_state()->base);
   flat = dm_x(x, DM_OP_index_add, &attr, 3, flat, at, gy);

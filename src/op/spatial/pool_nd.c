@@ -362,7 +362,7 @@ static dm_status unpool(dm_Call *c, dm_X *x, int dims, const int64_t *kernel,
   }
   const int64_t rows = dm_numel(lead, t->shape), from = dm_numel(dims, t->shape + lead);
   const int64_t to[2] = {rows, dm_numel(dims, shape + lead)}, flat[2] = {rows, from}, dim = 1;
-  dm_Tensor *y = dm_x(x, DM_OP_scatter, &dim, 3, x_zeros(x, 2, to, t),
+  dm_Tensor *y = dm_x(x, DM_OP_scatter, &dim, 3, x_repeated(x, 0, 2, to, t),
                       x_reshape(x, at, 2, flat), x_reshape(x, t, 2, flat));
   c->out[0] = x_reshape(x, y, t->ndim, shape);
   return x->st;

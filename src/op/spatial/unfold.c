@@ -99,20 +99,21 @@ static dm_status check_pad(const dm_Call *c, PadMode mode, int d, int64_t before
 static dm_Tensor *surrounded(dm_X *x, dm_Tensor *t, const dm_Ints *before,
                              const dm_Ints *behind, double value) {
   dm_AsStridedAttr region = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
-  dm_FullAttr whole = {{t->ndim, {0}}, value, t->dtype, dm_device_code(t->device)};
+  int64_t whole[DM_MAX_DIM];
   for (int d = 0; x->st == DM_OK && d < t->ndim; d++) { /* t is NULL after a failure */
     const int64_t n = t->shape[d], first = dm_max_i64(-before->v[d], 0);
     region.size.v[d] =
         dm_max_i64(n + dm_min_i64(before->v[d], 0) + dm_min_i64(behind->v[d], 0), 0);
-    whole.size.v[d] = n + before->v[d] + behind->v[d];
+    whole[d] = n + before->v[d] + behind->v[d];
     if (region.size.v[d] < n)
       t = dm_x(x, DM_OP_narrow, &(int64_t[3]){d, first, region.size.v[d]}, 1, t);
   }
-  dm_contiguous_strides((int)region.size.n, whole.size.v, region.stride.v);
+  dm_contiguous_strides((int)region.size.n, whole, region.stride.v);
   for (int d = 0; d < region.size.n; d++)
     region.storage_offset = dm_add_sizes(
         region.storage_offset, dm_mul_sizes(dm_max_i64(before->v[d], 0), region.stride.v[d]));
-  dm_Tensor *all = dm_x(x, DM_OP_full, &whole, 0);
+  if (x->st != DM_OK) return NULL;
+  dm_Tensor *all = x_repeated(x, value, t->ndim, whole, t);
   return dm_x(x, DM_OP_as_strided_scatter, &region, 2, all, t);
 }
 
@@ -275,7 +276,8 @@ dm_status fold_compose(dm_Call *c, dm_X *x) {
   const int64_t channels = t->shape[t->ndim - 2] / each;
   dm_Tensor *source = x_reshape(x, t, 3, (int64_t[]){batch, channels, each * n[0] * n[1]});
   dm_Tensor *at = dm_x_there(x, positions(x, a, n, padded[1], c->base), t->device);
-  dm_Tensor *plane = x_zeros(x, 3, (int64_t[]){batch, channels, padded[0] * padded[1]}, t);
+  dm_Tensor *plane =
+      x_repeated(x, 0, 3, (int64_t[]){batch, channels, padded[0] * padded[1]}, t);
   /* index_add has a fixed order of additions, so that overlapping windows give the
      same bits in each run. */
   const dm_IndexAddAttr add = {2, 1};
