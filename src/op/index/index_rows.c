@@ -16,6 +16,7 @@
    of that position, as in PyTorch. */
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/error.h"
 #include "core/copy.h"
 #include "core/iter.h"
@@ -26,6 +27,16 @@
 #include "op/strided.h"
 
 enum { GRAIN = 32768, BLOCK = 512, COLUMNS = 256 };
+enum {
+  MOST_RUNS = 64, /* that a call knows */
+  LONG_RUN = 8    /* positions of a run, on average, that pay for it */
+};
+
+/* Positions from, from + 1, ... of n rows, which are number `to` and those after it in the
+   index. */
+typedef struct Run {
+  int64_t from, to, n;
+} Run;
 
 /* The geometry of a call: x (outer, n, inner), rows (outer, m, inner), m positions
    in 0 .. n - 1. */
@@ -38,6 +49,8 @@ typedef struct Rows {
   void (*put)(char *dst, const char *src, int64_t n, int64_t size);
   /* m rows of one element at once; NULL: by put */
   void (*put_ones)(char *dst, const char *src, const int64_t *at, int64_t m);
+  int n_run; /* the runs that make up the index; 0: it is not cut into runs */
+  Run run[MOST_RUNS];
 } Rows;
 
 /* The geometry of x along dim for positions at. */
@@ -48,6 +61,25 @@ static Rows rows_of(const dm_Tensor *x, int dim, const dm_Tensor *at) {
                 .m = at->numel,
                 .inner = dm_numel(x->ndim - dim - 1, x->shape + dim + 1),
                 .size = dm_dtype_size((dm_DType)x->dtype)};
+}
+
+/* Cuts the index into runs of neighbours where it has few and they serve several blocks: so the
+   rows of an index as padding's are moved together. */
+static void find_runs(Rows *r) {
+  const int64_t most = dm_min_i64(MOST_RUNS, r->m / LONG_RUN);
+  int64_t n = 0;
+  r->n_run = 0;
+  if (r->outer == 1) return;
+  for (int64_t i = 0; i < r->m; i++) {
+    if (r->at[i] < 0) return;
+    if (i > 0 && r->at[i] == r->at[i - 1] + 1) {
+      r->run[n - 1].n++;
+      continue;
+    }
+    if (n == most) return;
+    r->run[n++] = (Run){r->at[i], i, 1};
+  }
+  r->n_run = (int)n;
 }
 
 /* Copies n elements; a single one as a word, which the compiler turns into one move. */
@@ -108,6 +140,24 @@ static void take_rows(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
+/* Thread bodies: blocks [begin, end), run by run. */
+static void take_runs(void *ctx, int64_t begin, int64_t end) {
+  const Rows *r = ctx;
+  const int64_t bytes = r->inner * r->size;
+  for (int64_t o = begin; o < end; o++)
+    for (const Run *run = r->run; run < r->run + r->n_run; run++)
+      dm_copy_row(r->dst + (o * r->m + run->to) * bytes,
+                  r->src + (o * r->n + run->from) * bytes, run->n * bytes);
+}
+static void put_runs(void *ctx, int64_t begin, int64_t end) {
+  const Rows *r = ctx;
+  const int64_t bytes = r->inner * r->size;
+  for (int64_t o = begin; o < end; o++)
+    for (const Run *run = r->run; run < r->run + r->n_run; run++)
+      r->put(r->dst + (o * r->n + run->from) * bytes, r->src + (o * r->m + run->to) * bytes,
+             run->n * r->inner, r->size);
+}
+
 /* Thread body: a unit is up to COLUMNS columns of one outer block, which no other
    unit writes. Negative positions are skipped. */
 static void put_rows(void *ctx, int64_t begin, int64_t end) {
@@ -139,7 +189,10 @@ static dm_status take(dm_Call *c, dm_Tensor *index, int dim, bool wrap) {
     Rows r = rows_of(x, dim, at);
     r.src = dm_tensor_data(x);
     r.dst = dm_tensor_data(c->out[0]);
-    dm_parallel_for(r.outer * r.m, dm_max_i64(1, GRAIN / r.inner), take_rows, &r);
+    find_runs(&r);
+    if (r.n_run)
+      dm_parallel_for(r.outer, dm_max_i64(1, GRAIN / (r.m * r.inner)), take_runs, &r);
+    else dm_parallel_for(r.outer * r.m, dm_max_i64(1, GRAIN / r.inner), take_rows, &r);
   }
 done:
   dm_tensor_unref(&x);
@@ -161,9 +214,132 @@ static void put_into(dm_Tensor *x, int dim, dm_Tensor *at, dm_Tensor *rows, bool
     r.put_ones = x->dtype == DM_F32   ? add_ones_f32
                  : x->dtype == DM_F64 ? add_ones_f64
                                       : add_ones_i64;
+  find_runs(&r);
+  if (r.n_run) {
+    dm_parallel_for(r.outer, dm_max_i64(1, GRAIN / (r.m * r.inner)), put_runs, &r);
+    return;
+  }
   const int64_t blocks = (r.inner + COLUMNS - 1) / COLUMNS;
   const int64_t work = r.m * dm_min_i64(r.inner, COLUMNS);
   dm_parallel_for(r.outer * blocks, dm_max_i64(1, GRAIN / work), put_rows, &r);
+}
+
+/* ---- sums of rows ---- */
+
+/* Rows to add to those of y, by the rows that they go to: those of y's row i are number
+   order[first[i]] to order[first[i + 1] - 1], in the order of the index. */
+typedef struct Sums {
+  Rows r;
+  int64_t *first, *order;
+  dm_DType dtype, from; /* of y and of the rows */
+  const char *start;    /* what sums begin with, laid out as y is, or y itself; NULL: 0 */
+} Sums;
+
+/* Row `row`, or its part of n bytes, as it is before anything is added to it. */
+static void start_row(const Sums *s, char *row, int64_t n) {
+  const char *from = s->start ? s->start + (row - s->r.dst) : NULL;
+  if (!from) memset(row, 0, (size_t)n);
+  else if (from != row) memcpy(row, from, (size_t)n);
+}
+
+/* Thread bodies: a unit is up to COLUMNS columns of a row of y. Each is summed in the compute
+   type, which may be y's own, and rounded once. */
+#define SUM_ROWS(NAME, TYPE, DTYPE, ADD)                                                      \
+  static void sum_rows_##NAME(void *ctx, int64_t begin, int64_t end) {                        \
+    const Sums *s = ctx;                                                                      \
+    const Rows *r = &s->r;                                                                    \
+    const int64_t size = dm_dtype_size(s->from), blocks = (r->inner + COLUMNS - 1) / COLUMNS; \
+    const bool direct = s->dtype == DTYPE;                                                    \
+    for (int64_t u = begin; u < end; u++) {                                                   \
+      const int64_t row = u % r->n, column = u / r->n % blocks * COLUMNS;                     \
+      const int64_t o = u / r->n / blocks, n = dm_min_i64(COLUMNS, r->inner - column);        \
+      char *y = r->dst + ((o * r->n + row) * r->inner + column) * r->size;                    \
+      const char *x = r->src + (o * r->m * r->inner + column) * size;                         \
+      TYPE own[COLUMNS], buf[COLUMNS], *const sum = direct ? (TYPE *)(void *)y : own;         \
+      start_row(s, y, n * r->size);                                                           \
+      if (s->first[row] == s->first[row + 1]) continue;                                       \
+      if (!direct) dm_load_##NAME(s->dtype, y, 1, n, own);                                    \
+      for (int64_t k = s->first[row]; k < s->first[row + 1]; k++) {                           \
+        const char *p = x + s->order[k] * r->inner * size;                                    \
+        const TYPE *v = (const TYPE *)(const void *)p;                                        \
+        if (s->from != DTYPE) dm_load_##NAME(s->from, p, 1, n, buf), v = buf;                 \
+        for (int64_t i = 0; i < n; i++) sum[i] = ADD;                                         \
+      }                                                                                       \
+      if (!direct) dm_store_##NAME(s->dtype, y, 1, n, own);                                   \
+    }                                                                                         \
+  }
+SUM_ROWS(f32, float, DM_F32, sum[i] + v[i])
+SUM_ROWS(f64, double, DM_F64, sum[i] + v[i])
+SUM_ROWS(i64, int64_t, DM_I64, (int64_t)((uint64_t)sum[i] + (uint64_t)v[i])) /* wraps */
+#undef SUM_ROWS
+
+/* Sorts the index by its positions: counts them, then deals them out. */
+static dm_status sort_rows(Sums *s) {
+  const Rows *r = &s->r;
+  s->first = dm_alloc((r->n + 2 + r->m) * (int64_t)sizeof *s->first);
+  if (!s->first) return dm_fail(DM_EMEM, "out of memory for %lld positions", (long long)r->m);
+  s->order = s->first + r->n + 2;
+  memset(s->first, 0, (size_t)(r->n + 2) * sizeof *s->first);
+  int64_t *const next = s->first + 1; /* where row i goes on; in the end where i + 1 begins */
+  for (int64_t i = 0; i < r->m; i++)
+    if (r->at[i] >= 0) next[r->at[i] + 1]++;
+  for (int64_t i = 0; i < r->n; i++) next[i + 1] += next[i];
+  for (int64_t i = 0; i < r->m; i++)
+    if (r->at[i] >= 0) s->order[next[r->at[i]]++] = i;
+  return DM_OK;
+}
+
+/* Whether all elements are one that is 0, as a gradient's first operand is. */
+static bool is_zero(const dm_Tensor *t) {
+  static const char zero[8];
+  for (int d = 0; d < t->ndim; d++)
+    if (t->stride[d] != 0) return false;
+  return memcmp(dm_tensor_data(t), zero, (size_t)dm_dtype_size(t->dtype)) == 0;
+}
+
+enum { LONG_ROW = 16 }; /* elements that pay for the order of the rows */
+
+/* y = x, or 0 where it is NULL, plus rows at the positions; negative ones are skipped. Rows of
+   some elements are sorted by position, so that each of y is read and written once; short ones
+   are added one after the other to y or, of 16 bits, to sums of their own. */
+static dm_status add_rows(dm_Tensor *y, dm_Tensor *x, int dim, dm_Tensor *at, dm_Tensor *source,
+                          int ndim, const int64_t *shape) {
+  const dm_DType wide = dm_compute_dtype((dm_DType)y->dtype);
+  dm_Tensor *to = NULL, *rows = NULL;
+  Sums s = {.r = rows_of(y, dim, at), .dtype = (dm_DType)y->dtype};
+  dm_status st = DM_OK;
+  if (y->numel == 0) return DM_OK;
+  if (x && is_zero(x)) x = NULL;
+  if (s.r.inner < LONG_ROW) {
+    DM_GO(dm_sums_new(y, x, &to));
+    DM_GO(dm_dense_as_new(source, wide, ndim, shape, &rows));
+    put_into(to, dim, at, rows, true);
+    DM_GO(dm_sums_store(y, to));
+    goto done;
+  }
+  s.from = source->dtype == y->dtype ? s.dtype : wide;
+  DM_GO(dm_dense_as_new(source, s.from, ndim, shape, &rows));
+  DM_GO(sort_rows(&s));
+  s.r.dst = dm_tensor_data(y);
+  if (x && !dm_tensor_is_contiguous(x)) {
+    DM_GO(dm_copy_to(y, x));
+    s.start = s.r.dst;
+  } else if (x) {
+    s.start = dm_tensor_data(x);
+  }
+  s.r.src = dm_tensor_data(rows);
+  const int64_t blocks = (s.r.inner + COLUMNS - 1) / COLUMNS;
+  dm_parallel_for(s.r.outer * blocks * s.r.n,
+                  dm_max_i64(1, GRAIN / 2 / dm_min_i64(s.r.inner, COLUMNS)),
+                  wide == DM_F32   ? sum_rows_f32
+                  : wide == DM_F64 ? sum_rows_f64
+                                   : sum_rows_i64,
+                  &s);
+done:
+  dm_free(s.first);
+  dm_tensor_unref(&rows);
+  dm_tensor_unref(&to);
+  return st;
 }
 
 /* x's shape with dim replaced by the index's dims: the shape of x[index]. */
@@ -222,7 +398,7 @@ dm_status index_select_cpu(dm_Call *c) {
 void index_select_grad(dm_Grad *g) {
   const dm_Meta *m = dm_in_meta(g, 0);
   const dm_IndexAddAttr attr = {DM_ATTR(dm_AlongAttr, g)->dim, 1};
-  dm_Tensor *zeros = x_zeros(g->x, m->ndim, m->shape, g->gy[0]);
+  dm_Tensor *zeros = x_repeated(g->x, 0, m->ndim, m->shape, g->gy[0]);
   g->gx[0] = dm_x(g->x, DM_OP_index_add, &attr, 3, zeros, g->in[1], g->gy[0]);
 }
 
@@ -245,7 +421,7 @@ dm_status index_get_cpu(dm_Call *c) {
 void index_get_grad(dm_Grad *g) {
   const dm_Meta *m = dm_in_meta(g, 0);
   const int64_t attr[2] = {DM_ATTR(dm_AlongAttr, g)->dim, true}; /* dim, accumulate */
-  dm_Tensor *zeros = x_zeros(g->x, m->ndim, m->shape, g->gy[0]);
+  dm_Tensor *zeros = x_repeated(g->x, 0, m->ndim, m->shape, g->gy[0]);
   g->gx[0] = dm_x(g->x, DM_OP_index_put, attr, 3, zeros, g->in[1], g->gy[0]);
 }
 
@@ -254,24 +430,21 @@ void index_get_grad(dm_Grad *g) {
 /* Output 0 = input 0 with rows, broadcast to the replaced shape, written or added at
    the positions. */
 static dm_status put(dm_Call *c, int dim, dm_Tensor *source, bool wrap, bool add) {
-  dm_Tensor *x = c->in[0], *at = NULL, *to = NULL, *rows = NULL;
+  dm_Tensor *x = c->in[0], *y = c->out[0], *at = NULL, *rows = NULL;
   int ndim;
   int64_t shape[DM_MAX_DIM];
   dm_status st;
   DM_GO(replaced_shape(c, x, dim, c->in[1], &ndim, shape));
   DM_GO(dm_positions_new(c, c->in[1], x->shape[dim], wrap, &at));
   if (add) {
-    DM_GO(dm_sums_new(c->out[0], x, &to));
-  } else {
-    to = dm_tensor_ref(c->out[0]);
-    DM_GO(dm_copy_to(to, x));
+    st = add_rows(y, x, dim, at, source, ndim, shape);
+    goto done;
   }
-  DM_GO(dm_dense_as_new(source, (dm_DType)to->dtype, ndim, shape, &rows));
-  put_into(to, dim, at, rows, add);
-  DM_GO(dm_sums_store(c->out[0], to));
+  DM_GO(dm_copy_to(y, x));
+  DM_GO(dm_dense_as_new(source, (dm_DType)y->dtype, ndim, shape, &rows));
+  put_into(y, dim, at, rows, false);
 done:
   dm_tensor_unref(&rows);
-  dm_tensor_unref(&to);
   dm_tensor_unref(&at);
   return st;
 }
@@ -442,7 +615,7 @@ dm_status embedding_backward_rule(dm_Call *c) {
    nothing. */
 dm_status embedding_backward_cpu(dm_Call *c) {
   const dm_EmbeddingBackwardAttr *a = DM_ATTR(dm_EmbeddingBackwardAttr, c);
-  dm_Tensor *gy = c->in[0], *out = c->out[0], *at = NULL, *sums = NULL, *rows = NULL;
+  dm_Tensor *gy = c->in[0], *at = NULL;
   dm_status st;
   DM_GO(dm_positions_new(c, c->in[1], a->n, false, &at));
   if (a->padding_idx.set) {
@@ -451,13 +624,8 @@ dm_status embedding_backward_cpu(dm_Call *c) {
     for (int64_t i = 0; i < at->numel; i++)
       if (p[i] == pad) p[i] = -1;
   }
-  DM_GO(dm_sums_new(out, NULL, &sums));
-  DM_GO(dm_dense_as_new(gy, (dm_DType)sums->dtype, gy->ndim, gy->shape, &rows));
-  put_into(sums, 0, at, rows, true);
-  DM_GO(dm_sums_store(out, sums));
+  DM_GO(add_rows(c->out[0], NULL, 0, at, gy, gy->ndim, gy->shape));
 done:
-  dm_tensor_unref(&rows);
-  dm_tensor_unref(&sums);
   dm_tensor_unref(&at);
   return st;
 }
