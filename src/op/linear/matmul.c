@@ -382,12 +382,18 @@ static void same_i64(const int64_t *const *in, int64_t *out, int64_t n, const do
 static const dm_Pointwise same = {same_f32, same_f64, same_i64};
 
 /* beta input + alpha a b: where beta is not 0 the input is broadcast into the output
-   first, unless it is a row that gemm adds as a bias. */
+   first, unless it is a row that gemm adds as a bias. A column times a row, as addr's, needs no
+   product of matrices: it is one walk over all. */
 dm_status addmm_cpu(dm_Call *c) {
   dm_Tensor *in = c->in[0], *out = c->out[0];
   if (out->numel == 0) return DM_OK;
   dm_Product p;
   dm_addmm_product(&p, c);
+  if (p.k == 1 && p.beta == 1 && dm_is_float((dm_DType)out->dtype)) {
+    const double alpha[2] = {p.alpha, 0};
+    return dm_pointwise(out, 3, c->in, (dm_DType)out->dtype,
+                        &dm_loops()->triple[DM_TRIPLE_addcmul], alpha);
+  }
   if (p.beta != 0) DM_TRY(dm_pointwise(out, 1, &in, (dm_DType)in->dtype, &same, NULL));
   return multiply(&p);
 }
