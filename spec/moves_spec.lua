@@ -301,6 +301,14 @@ describe("elements at positions", function()
           assert.error_matches(function() x:index_select(1, index:select(2, 1):clone()) end, words,
             1, true)
           assert.error_matches(function() x:gather(1, index:select(2, 1)) end, words, 1, true)
+          local row_of = index:t():contiguous()[1]
+          assert.error_matches(function() x:gather(1, row_of) end, words, 1, true)
+          local y, ones = dm.zeros(10), dm.ones(700)
+          for _, method in ipairs{"scatter_", "scatter_add_"} do
+            assert.error_matches(function() y[method](y, 1, index:select(2, 1), ones) end, words, 1,
+              true)
+          end
+          assert.equal(0, y:sum():item())
           assert.equal(700, x:index_select(1, index:select(2, 2)):numel())
         end
       end
@@ -309,6 +317,67 @@ describe("elements at positions", function()
     for _, bad in ipairs{0, -11, math.mininteger, math.maxinteger} do
       assert.error_matches(function() return x[dm.tensor({1, bad}, {dtype = "int64"})] end,
         "wanted 1 to 10", 1, true)
+    end
+  end)
+end)
+
+describe("elements along a dim", function()
+  -- Dense rows have a loop of their own; int64 positions are read where they are.
+  it("of rows, of columns, by positions of any dtype and stride", function()
+    for _, columns in ipairs{1, 7, 64, 513} do
+      for _, dtype in ipairs{"bool", "bfloat16", "float32", "int64"} do
+        local x, list = numbered({3, 11}, dtype)
+        local at, want, put = {}, {}, {}
+        for i = 1, 3 * 11 do put[i] = 0 end
+        for i = 1, 3 do
+          for j = 1, columns do
+            local k = (i * 5 + j * j) % 11 + 1
+            at[#at + 1] = k
+            want[#want + 1] = list[(i - 1) * 11 + k]
+            put[(i - 1) * 11 + k] = dtype == "bool" and j % 2 or j % 100
+          end
+        end
+        local index = dm.tensor(at, {dtype = "int64"}):reshape(3, columns)
+        local source = (dm.arange(1, columns) % (dtype == "bool" and 2 or 100)):to(dtype)
+          :expand(3, columns)
+        for _, p in ipairs{index, index:int(), index:t():contiguous():t()} do
+          same(want, x:gather(2, p), dtype)
+          same(want, x:t():gather(1, p:t()):t(), dtype)
+          same(want, x:t():contiguous():gather(1, p:t():contiguous()):t(), dtype)
+          for _, s in ipairs{source, source:contiguous(), source:t():contiguous():t()} do
+            local zeros = dm.zeros(3, 11, {dtype = dtype})
+            same(put, zeros:scatter(2, p, s), dtype)
+            same(put, zeros:t():scatter(1, p:t(), s:t()):t(), dtype)
+          end
+        end
+      end
+    end
+  end)
+
+  it("of an index that is written to", function()
+    local x = dm.tensor{3, 1, 2, 4}
+    x:scatter_(1, x, dm.tensor{9, 8, 7, 6})
+    assert.same({8, 7, 9, 6}, x:totable())
+    x = dm.tensor{3, 1, 3, 4}
+    x:scatter_add_(1, x, dm.tensor{9, 8, 7, 6})
+    assert.same({11, 1, 19, 10}, x:totable())
+  end)
+
+  it("are products of a column and a row, plus what is there", function()
+    for _, dtype in ipairs{"bfloat16", "float32", "float64"} do
+      for _, size in ipairs{{1, 1}, {3, 7}, {20, 513}} do
+        local x = dm.randn(size[1], size[2]):to(dtype)
+        local u, v = dm.randn(size[1]):to(dtype), dm.randn(size[2]):to(dtype)
+        local want = x:double() + 0.5 * u:double():unsqueeze(2) * v:double()
+        for _, start in ipairs{x, x:t():contiguous():t()} do
+          local y = start:addr(u, v, {alpha = 0.5})
+          assert.equal(dtype, y.dtype)
+          local close = {rtol = dtype == "bfloat16" and 2 ^ -8 or 1e-6, atol = 1e-6}
+          assert.is_true(dm.allclose(want, y:double(), close))
+          assert.is_true(dm.equal(y:narrow(1, size[1], 1),
+            start:narrow(1, size[1], 1):addr(u:narrow(1, size[1], 1), v, {alpha = 0.5})))
+        end
+      end
     end
   end)
 end)

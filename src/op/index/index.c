@@ -47,8 +47,8 @@ typedef struct Read {
   dm_Iter it;
   dm_DType dtype;
   int64_t base, n;
-  bool wrap; /* negative positions count from the end */
-  int64_t *out;
+  bool wrap;    /* negative positions count from the end */
+  int64_t *out; /* NULL: they are only checked */
   atomic_bool bad;
 } Read;
 
@@ -72,7 +72,7 @@ static void read_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t
   for (int64_t at = 0; at < n; at += DM_BLOCK) {
     const int64_t m = dm_min_i64(DM_BLOCK, n - at);
     const char *p = ptr[0] + at * stride[0] * d->it.size[0];
-    int64_t buf[DM_BLOCK], *const out = d->out + r->at + at;
+    int64_t buf[DM_BLOCK], *const out = d->out ? d->out + r->at + at : buf;
     if (!direct) dm_load_i64(d->dtype, p, stride[0], m, buf);
     const int64_t *in = direct ? (const int64_t *)(const void *)p : buf;
     for (int64_t i = 0; i < m; i++) {
@@ -113,6 +113,12 @@ static dm_status bad_position(const dm_Call *c, const dm_Tensor *index, const Re
                  (long long)(r->n - 1 + c->base));
 }
 
+static void read_all(Read *r, dm_Tensor *index) {
+  if (index->numel == 0) return;
+  dm_iter_init(&r->it, 1, &index);
+  dm_parallel_for(index->numel, GRAIN, read_range, r);
+}
+
 /* Reads all positions in parallel, then fails if one of them was bad. */
 dm_status dm_positions_new(const dm_Call *c, dm_Tensor *index, int64_t n, bool wrap,
                            dm_Tensor **out) {
@@ -120,10 +126,7 @@ dm_status dm_positions_new(const dm_Call *c, dm_Tensor *index, int64_t n, bool w
   DM_TRY(dm_tensor_new(DM_I64, index->ndim, index->shape, index->device, &t));
   Read r = {.dtype = (dm_DType)index->dtype, .base = c->base, .n = n, .wrap = wrap};
   r.out = dm_tensor_data(t);
-  if (t->numel > 0) {
-    dm_iter_init(&r.it, 1, &index);
-    dm_parallel_for(t->numel, GRAIN, read_range, &r);
-  }
+  read_all(&r, index);
   if (atomic_load(&r.bad)) {
     const dm_status st = bad_position(c, index, &r);
     dm_tensor_unref(&t);
@@ -131,6 +134,29 @@ dm_status dm_positions_new(const dm_Call *c, dm_Tensor *index, int64_t n, bool w
   }
   *out = t;
   return DM_OK;
+}
+
+/* *out: int64 positions that count from *base, without a copy where index holds such ones and
+   nothing is written to them: y is what the op writes. */
+static dm_status positions_of(const dm_Call *c, dm_Tensor *index, int64_t n, const dm_Tensor *y,
+                              int64_t *base, dm_Tensor **out) {
+  *base = 0;
+  if (index->dtype != DM_I64 || n == 0 || index->storage == y->storage)
+    return dm_positions_new(c, index, n, false, out);
+  *base = c->base;
+  *out = dm_tensor_ref(index);
+  return DM_OK;
+}
+
+/* Fails with a message where a position of positions_of is out of range. */
+static dm_status check_positions(const dm_Call *c, dm_Tensor *index, int64_t n) {
+  Read r = {.dtype = (dm_DType)index->dtype, .base = c->base, .n = n};
+  read_all(&r, index);
+  if (!atomic_load(&r.bad)) return DM_OK;
+  dm_Tensor *t = NULL;
+  const dm_status st = dm_positions_new(c, index, n, false, &t);
+  dm_tensor_unref(&t);
+  return st;
 }
 
 dm_status index_check_rule(dm_Call *c) {
@@ -257,20 +283,39 @@ dm_Tensor *x_repeated(dm_X *x, double value, int ndim, const int64_t *shape,
 typedef struct Traversal {
   dm_Iter it;
   int64_t step;   /* x's stride along dim */
+  int64_t size;   /* and its size */
+  int64_t base;   /* of the positions */
   int64_t length; /* the index's size along dim */
   int64_t inner;  /* and the product of its sizes inside */
   dm_RunFn *run;
+  atomic_bool bad; /* a position is out of range */
 } Traversal;
 
-/* gather for elements of 8 to 64 bits; ptr: out, x (with stride 0 along dim),
-   positions. */
+/* gather for elements of 8 to 64 bits; ptr: out, x (with stride 0 along dim), positions, of
+   which bad ones count as 0. */
 #define GATHER(BITS)                                                                    \
   static void gather_##BITS(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
-    const int64_t step = ((const Traversal *)ctx)->step;                                \
-    uint##BITS##_t *y = (uint##BITS##_t *)(void *)ptr[0];                               \
+    Traversal *w = ctx;                                                                 \
+    const int64_t step = w->step, to = s[0], from = s[1], next = s[2];                  \
+    const uint64_t size = (uint64_t)w->size, base = (uint64_t)w->base;                  \
+    uint##BITS##_t *DM_RESTRICT y = (uint##BITS##_t *)(void *)ptr[0];                   \
     const uint##BITS##_t *x = (const uint##BITS##_t *)(const void *)ptr[1];             \
     const int64_t *at = (const int64_t *)(const void *)ptr[2];                          \
-    for (int64_t i = 0; i < n; i++) y[i * s[0]] = x[i * s[1] + at[i * s[2]] * step];    \
+    bool bad = false;                                                                   \
+    if (to == 1 && from == 0 && next == 1 && step == 1) { /* along a dense row */       \
+      for (int64_t i = 0; i < n; i++) {                                                 \
+        const uint64_t p = (uint64_t)at[i] - base;                                      \
+        bad |= p >= size;                                                               \
+        y[i] = x[p < size ? p : 0];                                                     \
+      }                                                                                 \
+    } else {                                                                            \
+      for (int64_t i = 0; i < n; i++) {                                                 \
+        const uint64_t p = (uint64_t)at[i * next] - base;                               \
+        bad |= p >= size;                                                               \
+        y[i * to] = x[i * from + (int64_t)(p < size ? p : 0) * step];                   \
+      }                                                                                 \
+    }                                                                                   \
+    if (bad) atomic_store(&w->bad, true);                                               \
   }
 GATHER(8)
 GATHER(16)
@@ -278,15 +323,27 @@ GATHER(32)
 GATHER(64)
 #undef GATHER
 
-/* scatter (=) and scatter_add (+=); ptr: x (written, stride 0 along dim), source,
-   positions. */
+/* scatter (=) and scatter_add (+=); ptr: x (written, stride 0 along dim), source, positions,
+   which were checked, and which another thread may have changed since. */
 #define SCATTER(NAME, TYPE, OP)                                                          \
   static void scatter_##NAME(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
-    const int64_t step = ((const Traversal *)ctx)->step;                                 \
+    const Traversal *w = ctx;                                                            \
+    const int64_t step = w->step, to = s[0], from = s[1], next = s[2];                   \
+    const uint64_t size = (uint64_t)w->size, base = (uint64_t)w->base;                   \
     TYPE *x = (TYPE *)(void *)ptr[0];                                                    \
     const TYPE *v = (const TYPE *)(const void *)ptr[1];                                  \
     const int64_t *at = (const int64_t *)(const void *)ptr[2];                           \
-    for (int64_t i = 0; i < n; i++) x[i * s[0] + at[i * s[2]] * step] OP v[i * s[1]];    \
+    if (to == 0 && from == 1 && next == 1 && step == 1) { /* along a dense row */        \
+      for (int64_t i = 0; i < n; i++) {                                                  \
+        const uint64_t p = (uint64_t)at[i] - base;                                       \
+        if (DM_LIKELY(p < size)) x[p] OP v[i];                                           \
+      }                                                                                  \
+      return;                                                                            \
+    }                                                                                    \
+    for (int64_t i = 0; i < n; i++) {                                                    \
+      const uint64_t p = (uint64_t)at[i * next] - base;                                  \
+      if (DM_LIKELY(p < size)) x[i * to + (int64_t)p * step] OP v[i * from];             \
+    }                                                                                    \
   }
 SCATTER(8, uint8_t, =)
 SCATTER(16, uint16_t, =)
@@ -301,12 +358,15 @@ SCATTER(add_i64, uint64_t, +=) /* unsigned: wraps modulo 2^64 */
    in extremes. */
 #define REDUCE(NAME, TYPE, JOINED)                                                      \
   static void reduce_##NAME(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
-    const int64_t step = ((const Traversal *)ctx)->step;                                \
+    const Traversal *w = ctx;                                                           \
+    const uint64_t size = (uint64_t)w->size, base = (uint64_t)w->base;                  \
     TYPE *to = (TYPE *)(void *)ptr[0];                                                  \
     const TYPE *from = (const TYPE *)(const void *)ptr[1];                              \
     const int64_t *at = (const int64_t *)(const void *)ptr[2];                          \
     for (int64_t i = 0; i < n; i++) {                                                   \
-      TYPE *p = &to[i * s[0] + at[i * s[2]] * step];                                    \
+      const uint64_t k = (uint64_t)at[i * s[2]] - base;                                 \
+      if (DM_UNLIKELY(k >= size)) continue;                                             \
+      TYPE *p = &to[i * s[0] + (int64_t)k * w->step];                                   \
       const TYPE x = *p, v = from[i * s[1]];                                            \
       *p = JOINED;                                                                      \
     }                                                                                   \
@@ -387,17 +447,17 @@ dm_status gather_cpu(dm_Call *c) {
   static dm_RunFn *const runs[] = {gather_8, gather_16, gather_32, gather_64};
   dm_Tensor *x = c->in[0], *out = c->out[0], *at;
   const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
-  DM_TRY(dm_positions_new(c, c->in[1], x->shape[dim], false, &at));
+  Traversal w = {.step = x->stride[dim], .size = x->shape[dim], .run = runs[log2_size(x)]};
+  DM_TRY(positions_of(c, c->in[1], w.size, out, &w.base, &at));
   if (out->numel > 0) {
     dm_Tensor from = dm_view_of(x, out->ndim, out->shape, x->stride, x->offset);
     from.stride[dim] = 0;
     dm_Tensor *t[3] = {out, &from, at};
-    Traversal w = {.step = x->stride[dim], .run = runs[log2_size(x)]};
     dm_iter_init(&w.it, 3, t);
     dm_parallel_for(out->numel, GRAIN, run_elements, &w);
   }
   dm_tensor_unref(&at);
-  return DM_OK;
+  return atomic_load(&w.bad) ? check_positions(c, c->in[1], w.size) : DM_OK;
 }
 
 /* Added, not written: an element that was taken twice gets both gradients. */
@@ -450,7 +510,8 @@ static dm_Tensor view_in_order(const dm_Tensor *t, const dm_Tensor *index, const
 /* Runs a scatter loop over all slices along dim in parallel. The slices that a thread has are
    neighbours: it walks them together, row by row, in the order of memory. Where a row is short,
    dim becomes the last one, for longer runs. */
-static void scatter_into(dm_Tensor *x, dm_Tensor *src, dm_Tensor *at, int dim, dm_RunFn *run) {
+static void scatter_into(dm_Tensor *x, dm_Tensor *src, dm_Tensor *at, int64_t base, int dim,
+                         dm_RunFn *run) {
   enum { WIDTH = 64 }; /* columns that a thread has at least, for runs that pay */
   if (at->numel == 0) return;
   const int last = (int)dm_max_i64(at->ndim, 1) - 1;
@@ -463,8 +524,12 @@ static void scatter_into(dm_Tensor *x, dm_Tensor *src, dm_Tensor *at, int dim, d
   dm_Tensor positions = view_in_order(at, at, order);
   to.stride[turn ? last : dim] = 0;
   dm_Tensor *t[3] = {&to, &from, &positions};
-  Traversal w = {
-      .step = x->stride[dim], .length = at->shape[dim], .inner = turn ? 1 : inner, .run = run};
+  Traversal w = {.step = x->stride[dim],
+                 .size = x->shape[dim],
+                 .base = base,
+                 .length = at->shape[dim],
+                 .inner = turn ? 1 : inner,
+                 .run = run};
   dm_iter_init(&w.it, 3, t);
   const int64_t n = at->numel / w.length, threads = dm_threads_here();
   const int64_t wide = dm_max_i64(WIDTH, (n + threads - 1) / threads);
@@ -476,11 +541,13 @@ dm_status scatter_cpu(dm_Call *c) {
   static dm_RunFn *const runs[] = {scatter_8, scatter_16, scatter_32, scatter_64};
   dm_Tensor *x = c->in[0], *src = c->in[2], *at = NULL, *values = NULL;
   const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
+  int64_t base;
   dm_status st;
-  DM_GO(dm_positions_new(c, c->in[1], x->shape[dim], false, &at));
+  DM_GO(positions_of(c, c->in[1], x->shape[dim], c->out[0], &base, &at));
+  if (at == c->in[1]) DM_GO(check_positions(c, at, x->shape[dim]));
   DM_GO(dm_dense_as_new(src, (dm_DType)x->dtype, src->ndim, src->shape, &values));
   DM_GO(dm_copy_to(c->out[0], x));
-  scatter_into(c->out[0], values, at, dim, runs[log2_size(x)]);
+  scatter_into(c->out[0], values, at, base, dim, runs[log2_size(x)]);
 done:
   dm_tensor_unref(&values);
   dm_tensor_unref(&at);
@@ -497,12 +564,14 @@ static dm_RunFn *run_for(dm_DType dtype, dm_RunFn *const run[3]) {
 static dm_status join_into(dm_Call *c, dm_RunFn *const run[3]) {
   dm_Tensor *x = c->in[0], *src = c->in[2], *at = NULL, *values = NULL, *sums = NULL;
   const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
+  int64_t base;
   dm_status st;
-  DM_GO(dm_positions_new(c, c->in[1], x->shape[dim], false, &at));
+  DM_GO(positions_of(c, c->in[1], x->shape[dim], c->out[0], &base, &at));
+  if (at == c->in[1]) DM_GO(check_positions(c, at, x->shape[dim]));
   DM_GO(dm_sums_new(c->out[0], x, &sums));
   const dm_DType dtype = (dm_DType)sums->dtype;
   DM_GO(dm_dense_as_new(src, dtype, src->ndim, src->shape, &values));
-  scatter_into(sums, values, at, dim, run_for(dtype, run));
+  scatter_into(sums, values, at, base, dim, run_for(dtype, run));
   DM_GO(dm_sums_store(c->out[0], sums));
 done:
   dm_tensor_unref(&values);
