@@ -1043,41 +1043,69 @@ static void check_accuracy(const dm_Loops *l) {
   }
 }
 
-/* Special functions against the loops in float64, over float32 from -2^7 to 2^7, every 65537th
-   pattern. */
+/* Special functions, or their slopes, against the loops in float64, over float32 from -2^7 to
+   2^7, every 65537th pattern. Those that have zeros or cancel are bounded in ulps of 1 + |y|.
+ */
 static void check_special(const dm_Loops *l) {
   enum { STEP = 65537, N = 2 * (0x43000000 / STEP) };
   static const struct {
     dm_OpId op;
     double low, high, bound;
-  } functions[] = {{DM_OP_special_ndtri, 0, 1, 5},
-                   {DM_OP_i0, -88, 88, 6},
-                   {DM_OP_special_i0e, -128, 128, 6},
-                   {DM_OP_special_i1, -88, 88, 6},
-                   {DM_OP_special_i1e, -128, 128, 6},
-                   {DM_OP_special_modified_bessel_k0, 0, 80, 6},
-                   {DM_OP_special_modified_bessel_k1, 0, 80, 6},
-                   {DM_OP_special_scaled_modified_bessel_k0, 0, 128, 6},
-                   {DM_OP_special_scaled_modified_bessel_k1, 0, 128, 6}};
-  const double none[2] = {0};
-  static float x[N], y[N];
-  static double wide[N], want[N];
-  const float *const in[1] = {x};
-  const double *const wide_in[1] = {wide};
+    bool from_one, slope;
+  } functions[] = {{DM_OP_special_ndtri, 0, 1, 5, false, false},
+                   {DM_OP_special_erfcx, -9, 128, 6, false, false},
+                   {DM_OP_special_log_ndtr, -128, 5, 6, true, false},
+                   {DM_OP_lgamma, -128, 128, 6, true, false},
+                   {DM_OP_digamma, -128, 128, 6, true, false},
+                   {DM_OP_polygamma, -128, 128, 6, true, false},
+                   {DM_OP_sinc, -128, 128, 6, true, false},
+                   {DM_OP_special_bessel_j0, -128, 128, 6, true, false},
+                   {DM_OP_special_bessel_j1, -128, 128, 6, true, false},
+                   {DM_OP_special_bessel_y0, -128, 128, 6, true, false},
+                   {DM_OP_special_bessel_y1, -128, 128, 6, true, false},
+                   {DM_OP_lgamma, -128, 128, 6, true, true},
+                   {DM_OP_digamma, -128, 128, 6, true, true},
+                   {DM_OP_sinc, -128, 128, 6, true, true},
+                   {DM_OP_i0, -88, 88, 6, false, true},
+                   {DM_OP_special_i0e, -128, 128, 6, true, true},
+                   {DM_OP_special_i1, -88, 88, 6, false, true},
+                   {DM_OP_special_erfcx, -9, 128, 16, true, true},
+                   {DM_OP_special_log_ndtr, -128, 5, 6, true, true},
+                   {DM_OP_i0, -88, 88, 6, false, false},
+                   {DM_OP_special_i0e, -128, 128, 6, false, false},
+                   {DM_OP_special_i1, -88, 88, 6, false, false},
+                   {DM_OP_special_i1e, -128, 128, 6, false, false},
+                   {DM_OP_special_modified_bessel_k0, 0, 80, 6, false, false},
+                   {DM_OP_special_modified_bessel_k1, 0, 80, 6, false, false},
+                   {DM_OP_special_scaled_modified_bessel_k0, 0, 128, 6, false, false},
+                   {DM_OP_special_scaled_modified_bessel_k1, 0, 128, 6, false, false}};
+  const double param[2] = {1}; /* of polygamma */
+  static float x[N], y[N], ones[N];
+  static double wide[N], want[N], wide_ones[N];
+  for (int i = 0; i < N; i++) wide_ones[i] = (double)(ones[i] = 1);
   for (int k = 0; k < DM_COUNT(functions); k++) {
+    const bool slope = functions[k].slope;
+    const dm_Pointwise fn = (slope ? l->unary_back : l->unary)[functions[k].op];
     int n = 0;
     for (uint32_t i = 0; i < N; i++) {
       const float v = dm_bits_to_f32((i % 2) << 31 | i / 2 * STEP);
       if ((double)v >= functions[k].low && (double)v <= functions[k].high) x[n++] = v;
     }
     for (int i = 0; i < n; i++) wide[i] = (double)x[i];
-    l->unary[functions[k].op].f32(in, y, n, none);
-    l->unary[functions[k].op].f64(wide_in, want, n, none);
+    fn.f32((const float *const[]){slope ? ones : x, x}, y, n, param);
+    fn.f64((const double *const[]){slope ? wide_ones : wide, wide}, want, n, param);
     double worst = 0;
-    for (int i = 0; i < n; i++) worst = fmax(worst, ulps(y[i], want[i]));
+    for (int i = 0; i < n; i++) {
+      const double size = functions[k].from_one && isfinite(want[i]) ? 1 + fabs(want[i]) : 0;
+      const double off = fabs((double)y[i] - want[i]);
+      const double error = size > 0 && (float)size < INFINITY
+                               ? off / (size * (double)FLT_EPSILON)
+                               : ulps(y[i], want[i]);
+      worst = fmax(worst, error == error ? error : (double)INFINITY);
+    }
     char what[80];
-    snprintf(what, sizeof what, "%s within %g ulp: %.2f", dm_ops[functions[k].op].name,
-             functions[k].bound, worst);
+    snprintf(what, sizeof what, "%s%s within %g ulp: %.2f", dm_ops[functions[k].op].name,
+             slope ? "'s slope" : "", functions[k].bound, worst);
     check(worst <= functions[k].bound, what);
   }
 }
@@ -1108,6 +1136,7 @@ static float exact_modulo(float a, float b) {
   return (float)(r != 0 && (r < 0) != (b < 0) ? r + (double)b : r);
 }
 static float exact_hypot(float a, float b) { return (float)hypot((double)a, (double)b); }
+static float exact_pow(float a, float b) { return (float)pow((double)a, (double)b); }
 static float exact_atan2(float a, float b) { return (float)atan2((double)a, (double)b); }
 
 /* Pairs of floats, also those of which base/pair.inc says that a block of near ones becomes
@@ -1119,10 +1148,9 @@ static void check_pair_ops(const dm_Loops *l) {
     int op;
     float (*exact)(float, float);
     double bound;
-  } functions[] = {{DM_OP_fmod, exact_fmod, 0},
-                   {DM_OP_remainder, exact_modulo, 1},
-                   {DM_OP_hypot, exact_hypot, 1},
-                   {DM_OP_atan2, exact_atan2, 3}};
+  } functions[] = {{DM_OP_fmod, exact_fmod, 0},      {DM_OP_remainder, exact_modulo, 1},
+                   {DM_OP_hypot, exact_hypot, 1},    {DM_OP_pow, exact_pow, 1},
+                   {DM_OP_nextafter, nextafterf, 0}, {DM_OP_atan2, exact_atan2, 3}};
   const double none[2] = {0};
   float a[N], b[N], y[N];
   const float *const in[2] = {a, b};
@@ -1144,11 +1172,7 @@ static void check_pair_ops(const dm_Loops *l) {
       }
     }
     char what[80];
-    snprintf(what, sizeof what, "%s within %g ulp: %.2f",
-             f == 0   ? "fmod"
-             : f == 1 ? "remainder"
-             : f == 2 ? "hypot"
-                      : "atan2",
+    snprintf(what, sizeof what, "%s within %g ulp: %.2f", dm_ops[functions[f].op].name,
              functions[f].bound, worst);
     check(worst <= functions[f].bound, what);
   }

@@ -233,10 +233,42 @@ describe("dm.special", function()
     refuses("polygamma: n is -1, wanted 0 to 1000", dm.polygamma, -1, dm.ones(2))
     refuses("polygamma: n is 1001", dm.polygamma, 1001, dm.ones(2))
     refuses("mvlgamma: p is 0, wanted 1 or more", dm.mvlgamma, dm.ones(2), 0)
+    local shape = {}
+    for d = 1, 16 do shape[d] = 1 end
+    refuses("16", dm.mvlgamma, dm.ones(shape), 2)
+  end)
+
+  it("gives an element of float32 the same bits alone as beside others, near and far", function()
+    local list = {0, -0.0, 1 / 0, -1 / 0, 0 / 0, 1e-42, -3, -2.5, 1, 2, 3e4, 2e5, -7e6, 3e38}
+    for i = 1, 57 do list[#list + 1] = i * 0.37 - 6 end
+    local x = dm.tensor(list)
+    local functions = {x.lgamma, x.digamma, x.sinc, function(v) return v:polygamma(1) end}
+    for _, name in ipairs{"erfcx", "log_ndtr", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1"} do
+      functions[#functions + 1] = special[name]
+    end
+    functions[#functions + 1] = function(v) return dm.pow(v, v) end
+    functions[#functions + 1] = function(v) return dm.nextafter(v, -v) end
+    for number, f in ipairs(functions) do
+      local y = f(x)
+      for i = 1, #list do
+        local a, b = y[i]:item(), f(x[{{i, i}}]):item()
+        assert.is_true(a == b and 1 / a == 1 / b or a ~= a and b ~= b, number .. ": " .. i)
+      end
+    end
   end)
 end)
 
 describe("nextafter", function()
+  it("knows float32's neighbours", function()
+    local x = dm.tensor{1, 1, 0, -1, -0.0, 2, 1 / 0, -2 ^ -149, 0 / 0, 1}
+    local to = dm.tensor{2, 0, -1, 0, 0, 2, 0, 1, 1, 0 / 0}
+    local y = dm.nextafter(x, to)
+    assert.same({1 + 2 ^ -23, 1 - 2 ^ -24, -2 ^ -149, -1 + 2 ^ -24, 0, 2, 2 ^ 128 - 2 ^ 104, 0},
+      y[{{1, 8}}]:totable())
+    assert.is_true(1 / y[5]:item() > 0 and 1 / y[8]:item() < 0)
+    assert.is_true(y[{{9, 10}}]:isnan():all():item())
+  end)
+
   it("knows float16's neighbours", function()
     local x = dm.tensor({1, 1, 0, 65504, -1, 0.0, 2, 1 / 0}, {dtype = "float16"})
     local to = dm.tensor({2, 0, -1, 1 / 0, 0, 0.0, 2, 0}, {dtype = "float16"})

@@ -55,6 +55,23 @@ DM_VMATH float dm_cos_near(float x) {
   return dm_sin_turned(r, n + 1);
 }
 
+/* sin(pi x) / (pi x), |x| < DM_NEAR_ANGLE, whose angles the reduction still holds for; and its
+   slope, as in base/scalar.inc. */
+DM_VMATH float dm_sinc_near(float x) {
+  const float t = x * 3.14159265f, y = dm_sin_near(t) / t;
+  return x == 0.0f ? 1.0f : y;
+}
+DM_VMATH float dm_sinc_slope_near(float x) {
+  const float t = x * 3.14159265f, s = t * t;
+  float p = 2.50521084e-7f;             /* 1/3991680 */
+  p = DM_MULADD(p, s, -2.20458554e-5f); /* 1/45360 */
+  p = DM_MULADD(p, s, 1.19047619e-3f);  /* 1/840 */
+  p = DM_MULADD(p, s, -3.33333333e-2f);
+  p = DM_MULADD(p, s, 3.33333333e-1f);
+  const float far = (dm_cos_near(t) - dm_sin_near(t) / t) / x;
+  return s < 1.0f ? t * p * -3.14159265f : far;
+}
+
 /* tan r, |r| <= pi/4, and -1 / tan r after an odd number of quarter turns. */
 DM_VMATH float dm_tan_near(float x) {
   int32_t n;

@@ -31,8 +31,11 @@ dm_status mvlgamma_compose(dm_Call *c, dm_X *x) {
   DM_TRY(x->st);
   const int64_t dtype = t->dtype == DM_F64 ? DM_F64 : DM_F32;
   const dm_LinspaceAttr steps = {0, -(double)(p - 1) / 2, p, dtype, dm_device_code(t->device)};
-  t = x_add(x, dm_x(x, DM_OP_unsqueeze, &(int64_t){-1}, 1, t),
-            dm_x(x, DM_OP_linspace, &steps, 0));
-  t = x_sum(x, x_unary(x, DM_OP_lgamma, t), (dm_Ints){1, {-1}}, false);
+  t = x_unsqueeze(x, t, 0); /* in front, so that rows are added */
+  DM_TRY(x->st);
+  int64_t shape[DM_MAX_DIM] = {p};
+  for (int d = 1; d < t->ndim; d++) shape[d] = 1;
+  dm_Tensor *less = x_reshape(x, dm_x(x, DM_OP_linspace, &steps, 0), t->ndim, shape);
+  t = x_sum(x, x_unary(x, DM_OP_lgamma, x_add(x, t, less)), (dm_Ints){1, {0}}, false);
   return give(c, x, x_shift(x, t, (double)p * (double)(p - 1) / 4 * DM_LOG_PI));
 }
