@@ -58,6 +58,7 @@ describe("activations as modules", function()
 
   it("refuse what has no meaning", function()
     refuses("glu: x has shape {2, 3}, wanted dim 2 to have two halves", F.glu, dm.ones(2, 3))
+    assert.same({9, 9, 3}, F.threshold(dm.tensor({-2, 1, 3}, {dtype = "int64"}), 1, 9):totable())
     refuses("celu: alpha is 0", F.celu, x, {alpha = 0})
     refuses("softshrink: lambd is %-1", F.softshrink, x, {lambd = -1})
     refuses("bitwise_and: the operands are float32, wanted integers", dm.bitwise_and, x, x)

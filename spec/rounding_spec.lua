@@ -167,3 +167,33 @@ describe("16 bits are rounded once by", function()
     end
   end
 end)
+
+describe("the signs of 16-bit floats", function()
+  for _, dtype in ipairs{"float16", "bfloat16"} do
+    it("change without their other bits: " .. dtype, function()
+      local function same(a, b, what)
+        assert.equal(dtype, a.dtype)
+        assert.is_true(a:float():nan_to_num{nan = 7}:equal(b:nan_to_num{nan = 7}), what)
+        assert.is_true(a:signbit():equal(b:signbit()), what)
+      end
+      for _, n in ipairs{0, 1, 7, 511, 512, 513, 40000} do
+        local x, y = dm.randn(n):to(dtype), dm.randn(n):to(dtype)
+        if n >= 7 then
+          for i, v in ipairs{0, -0.0, 1 / 0, -1 / 0, 0 / 0, -(0 / 0), 2 ^ -24} do x[i] = v end
+        end
+        local X, Y = x:float(), y:float()
+        same(-x, -X, "neg of " .. n)
+        same(x:abs(), X:abs(), "abs of " .. n)
+        same(dm.copysign(x, y), dm.copysign(X, Y), "copysign of " .. n)
+      end
+      local m, r = dm.randn(33, 70):to(dtype), dm.randn(70):to(dtype)
+      same(-m:t(), -m:float():t(), "neg across")
+      same(dm.copysign(m, r), dm.copysign(m:float(), r:float()), "copysign of a row")
+      same(dm.copysign(m[{{}, {1, 68, 3}}], m[{{}, {2, 69, 3}}]),
+        dm.copysign(m:float()[{{}, {1, 68, 3}}], m:float()[{{}, {2, 69, 3}}]), "copysign, strided")
+      same(-m[1][1], -m:float()[1][1], "neg of one number")
+      local other = dtype == "float16" and "bfloat16" or "float16"
+      assert.equal("float32", dm.copysign(m, r:to(other)).dtype)
+    end)
+  end
+end)

@@ -3,6 +3,7 @@ local op = ...
 
 op.unary "neg" {
   tensors = "x",
+  gradient = "neg_grad",
   doc = "-x",
 }
 
@@ -44,6 +45,13 @@ op.unary "round" {
 op.unary "trunc" {
   tensors = "x",
   doc = "x without its fraction",
+}
+
+op.unary "frac" {
+  tensors = "x",
+  rule = "frac_rule",
+  gradient = "clone_grad",
+  doc = "x's fraction, with its sign",
 }
 
 op.unary "exp" {
@@ -326,6 +334,12 @@ op.unary "special_erfcx" {
   doc = "exp(x^2) erfc(x), which does not underflow",
 }
 
+op.unary "special_ndtr" {
+  tensors = "x",
+  saves = "I0",
+  doc = "the normal distribution's integral up to x",
+}
+
 op.unary "special_ndtri" {
   tensors = "x",
   saves = "O0",
@@ -365,6 +379,27 @@ op.unary "elu" {
   saves = "I0",
   flags = "cheap",
   doc = "x above 0, alpha * (exp(x) - 1) below; Clevert et al. 2015",
+}
+
+op.unary "celu" {
+  tensors = "x",
+  options = {"alpha:num=1"},
+  rule = "celu_rule",
+  saves = "I0",
+  doc = "x above 0, alpha * (exp(x / alpha) - 1) below; Barron 2017",
+}
+
+op.unary "softsign" {
+  tensors = "x",
+  saves = "I0",
+  doc = "x / (1 + |x|)",
+}
+
+op.unary "threshold" {
+  tensors = "x",
+  options = {"threshold:num", "value:num"},
+  saves = "I0",
+  doc = "x above the threshold, else the value",
 }
 
 op.unary "gelu" {
@@ -490,6 +525,14 @@ op.kernel "isfinite" {
   doc = "true where x is neither NaN nor infinite",
 }
 
+op.kernel "signbit" {
+  tensors = "x",
+  rule = "predicate_rule",
+  gradient = false,
+  flags = "pointwise layout",
+  doc = "true where x has a minus sign, -0 among them",
+}
+
 op.kernel "logical_not" {
   tensors = "x",
   rule = "predicate_rule",
@@ -502,17 +545,6 @@ op.composed "bitwise_not" {
   tensors = "x",
   flags = "inplace",
   doc = "every bit of an integer turned over; of a bool: not",
-}
-
-op.composed "signbit" {
-  tensors = "x",
-  doc = "true where x has a minus sign, -0 among them",
-}
-
-op.composed "frac" {
-  tensors = "x",
-  flags = "inplace",
-  doc = "x's fraction, with its sign",
 }
 
 op.composed "deg2rad" {
@@ -531,12 +563,6 @@ op.composed "special_spherical_bessel_j0" {
   tensors = "x",
   flags = "widen",
   doc = "sin(x) / x, 1 at 0",
-}
-
-op.composed "special_ndtr" {
-  tensors = "x",
-  flags = "widen",
-  doc = "the normal distribution's integral up to x",
 }
 
 op.composed "mvlgamma" {
@@ -566,30 +592,10 @@ op.composed "selu" {
   doc = "elu scaled so that mean and variance settle at 0 and 1; Klambauer et al. 2017",
 }
 
-op.composed "celu" {
-  tensors = "x",
-  options = {"alpha:num=1"},
-  flags = "inplace widen",
-  doc = "x above 0, alpha * (exp(x / alpha) - 1) below; Barron 2017",
-}
-
-op.composed "softsign" {
-  tensors = "x",
-  flags = "widen",
-  doc = "x / (1 + |x|)",
-}
-
 op.composed "tanhshrink" {
   tensors = "x",
   flags = "widen",
   doc = "x - tanh(x)",
-}
-
-op.composed "threshold" {
-  tensors = "x",
-  options = {"threshold:num", "value:num"},
-  flags = "inplace",
-  doc = "x above the threshold, else the value",
 }
 
 op.binary "prelu_term" {

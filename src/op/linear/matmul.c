@@ -379,7 +379,7 @@ static void same_i64(const int64_t *const *in, int64_t *out, int64_t n, const do
   memcpy(out, in[0], (size_t)n * sizeof *out);
 }
 
-static const dm_Pointwise same = {same_f32, same_f64, same_i64};
+static const dm_Pointwise same = {.f32 = same_f32, .f64 = same_f64, .i64 = same_i64};
 
 /* beta input + alpha a b: where beta is not 0 the input is broadcast into the output
    first, unless it is a row that gemm adds as a bias. A column times a row, as addr's, needs no

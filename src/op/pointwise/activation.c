@@ -22,19 +22,6 @@ dm_status bitwise_not_compose(dm_Call *c, dm_X *x) {
   return give(c, x, dm_x(x, DM_OP_bitwise_xor, NULL, 2, t, x_whole(x, -1)));
 }
 
-/* copysign(1, x) is negative for -0 and for a NaN with its sign bit set, which x < 0 is not. */
-dm_status signbit_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *t = c->in[0];
-  if (dm_is_float((dm_DType)t->dtype))
-    t = dm_x(x, DM_OP_copysign, NULL, 2, x_unary(x, DM_OP_ones_like, t), t);
-  return give(c, x, x_test(x, DM_OP_lt, t, 0));
-}
-
-dm_status frac_compose(dm_Call *c, dm_X *x) {
-  DM_TRY(dm_check_float(c, c->in[0], "x"));
-  return give(c, x, x_sub(x, c->in[0], x_unary(x, DM_OP_trunc, c->in[0])));
-}
-
 /* One pass; integers have no such numbers. */
 dm_status nan_to_num_compose(dm_Call *c, dm_X *x) {
   const dm_NanToNumAttr *a = DM_ATTR(dm_NanToNumAttr, c);
@@ -91,30 +78,8 @@ dm_status selu_compose(dm_Call *c, dm_X *x) {
   return give(c, x, x_scale(x, y, 1.0507009873554804934193349852946));
 }
 
-/* alpha elu(x / alpha) below 0. Above it x itself is taken, which alpha (x / alpha) might miss
-   by a rounding. */
-dm_status celu_compose(dm_Call *c, dm_X *x) {
-  const double alpha = DM_ATTR(dm_CeluAttr, c)->alpha, one = 1;
-  if (alpha == 0) return dm_fail(DM_EARG, "celu: alpha is 0, wanted another number");
-  dm_Tensor *t = c->in[0], *y = dm_x(x, DM_OP_elu, &one, 1, x_scale(x, t, 1 / alpha));
-  return give(c, x, x_where(x, x_test(x, DM_OP_gt, t, 0), t, x_scale(x, y, alpha)));
-}
-
-dm_status softsign_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *t = c->in[0];
-  return give(c, x, x_div(x, t, x_shift(x, x_unary(x, DM_OP_abs, t), 1)));
-}
-
 dm_status tanhshrink_compose(dm_Call *c, dm_X *x) {
   return give(c, x, x_sub(x, c->in[0], x_unary(x, DM_OP_tanh, c->in[0])));
-}
-
-dm_status threshold_compose(dm_Call *c, dm_X *x) {
-  const dm_ThresholdAttr *a = c->attr;
-  dm_Tensor *t = c->in[0], *low = x_test(x, DM_OP_le, t, a->threshold);
-  const bool whole = !dm_is_float((dm_DType)t->dtype);
-  dm_Tensor *value = whole ? x_whole(x, (int64_t)a->value) : dm_x_number(x, a->value);
-  return give(c, x, x_where(x, low, value, t));
 }
 
 /* x (N, C, ...) with weight () or (C), which is viewed as (1, C, 1, ...) to broadcast. He et

@@ -12,6 +12,7 @@
 
 #include "base/constants.h"
 #include "base/error.h"
+#include "base/triple.h"
 #include "cpu/loops/loops.h"
 #include "cpu/vec.h"
 #include "op/pointwise/pointwise.h"
@@ -70,40 +71,32 @@ dm_status binary_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* The powers 1, 3 and -2, which no unary op is, as loops of one operand. */
-#define POWER(NAME, TYPE, EXPR)                                                     \
-  static void NAME(const TYPE *const *in, TYPE *out, int64_t n, const double *pq) { \
-    DM_UNUSED(pq);                                                                  \
-    for (int64_t i = 0; i < n; i++) {                                               \
-      const TYPE x = in[0][i];                                                      \
-      out[i] = EXPR;                                                                \
-    }                                                                               \
-  }
-#define POWERS(NAME, EXPR)        \
-  POWER(NAME##_f32, float, EXPR)  \
-  POWER(NAME##_f64, double, EXPR) \
-  static const dm_Pointwise NAME = {.f32 = NAME##_f32, .f64 = NAME##_f64};
-POWERS(itself, x)
-POWERS(cube, x *x *x)
-POWERS(inverse_square, 1 / (x * x))
-#undef POWERS
-#undef POWER
+/* The power 1 as a loop of one operand. */
+static void itself_f32(const float *const *in, float *out, int64_t n, const double *pq) {
+  DM_UNUSED(pq);
+  for (int64_t i = 0; i < n; i++) out[i] = in[0][i];
+}
+static void itself_f64(const double *const *in, double *out, int64_t n, const double *pq) {
+  DM_UNUSED(pq);
+  for (int64_t i = 0; i < n; i++) out[i] = in[0][i];
+}
+static const dm_Pointwise itself = {.f32 = itself_f32, .f64 = itself_f64};
 
 /* The loop of an exponent that needs no pow, or NULL. The exponent is one number and the base a
    float. PyTorch chooses 2, 3 and the negative ones likewise; 1 comes from the gradient of a
    square. */
 static const dm_Pointwise *simple_power(dm_Tensor *exponent, dm_DType t) {
-  const dm_Pointwise *const unary = dm_loops()->unary;
+  const dm_Pointwise *const unary = dm_loops()->unary, *const triple = dm_loops()->triple;
   if (exponent->ndim != 0 || !dm_is_float(t)) return NULL;
   double p;
   dm_load_f64((dm_DType)exponent->dtype, dm_tensor_data(exponent), 1, 1, &p);
   return p == 1      ? &itself
          : p == 2    ? &unary[DM_OP_square]
-         : p == 3    ? &cube
+         : p == 3    ? &triple[DM_TRIPLE_cube]
          : p == 0.5  ? &unary[DM_OP_sqrt]
          : p == -0.5 ? &unary[DM_OP_rsqrt]
          : p == -1   ? &unary[DM_OP_reciprocal]
-         : p == -2   ? &inverse_square
+         : p == -2   ? &triple[DM_TRIPLE_inverse_square]
                      : NULL;
 }
 
@@ -132,7 +125,9 @@ dm_status binary_cpu(dm_Call *c) {
   }
   const dm_Pointwise *const power = pair == DM_OP_pow ? simple_power(c->in[1], t) : NULL;
   if (power) return dm_pointwise(c->out[0], 1, c->in, t, power, pq);
-  return dm_pointwise(c->out[0], 2, c->in, t, &dm_loops()->pair[pair], pq);
+  dm_Pointwise fn = dm_loops()->pair[pair];
+  fn.b16 = dm_loops()->b16[pair];
+  return dm_pointwise(c->out[0], 2, c->in, t, &fn, pq);
 }
 
 /* ---- gradients; the tape sums broadcast dims ---- */

@@ -67,7 +67,7 @@ static dm_status copy_elements(dm_Tensor *out, dm_Tensor *in) {
     dm_parallel_for(out->numel, 2 * DM_POINT_GRAIN, convert_range, &d);
     return DM_OK;
   }
-  static const dm_Pointwise same = {same32, same64, same_int};
+  static const dm_Pointwise same = {.f32 = same32, .f64 = same64, .i64 = same_int};
   dm_DType via = DM_F32;
   if (!dm_is_float(from) && !dm_is_float(to)) via = DM_I64;
   else if (from == DM_F64 || to == DM_F64 || dm_is_int(from) || dm_is_int(to)) via = DM_F64;
@@ -119,7 +119,7 @@ static void fill_int(const int64_t *const *in, int64_t *out, int64_t n, const do
   DM_UNUSED(in);
   for (int64_t i = 0; i < n; i++) out[i] = (int64_t)*p;
 }
-static const dm_Pointwise fill_fn = {fill32, fill64, fill_int};
+static const dm_Pointwise fill_fn = {.f32 = fill32, .f64 = fill64, .i64 = fill_int};
 
 /* A bool is filled with 1 for every number but 0: int64 would cut off 0.5. */
 dm_status fill_cpu(dm_Call *c) {

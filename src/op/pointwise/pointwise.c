@@ -45,6 +45,20 @@ static void dm_store_b8(dm_DType to, void *dst, int64_t stride, int64_t n, const
   for (int64_t i = 0; i < n; i++) p[i * stride] = src[i];
 }
 
+/* And so are the bits of 16-bit floats, by the loops that compute with them. */
+static void dm_load_b16(dm_DType from, const void *src, int64_t stride, int64_t n,
+                        uint16_t *dst) {
+  const uint16_t *p = src;
+  DM_UNUSED(from);
+  for (int64_t i = 0; i < n; i++) dst[i] = p[i * stride];
+}
+static void dm_store_b16(dm_DType to, void *dst, int64_t stride, int64_t n,
+                         const uint16_t *src) {
+  uint16_t *p = dst;
+  DM_UNUSED(to);
+  for (int64_t i = 0; i < n; i++) p[i * stride] = src[i];
+}
+
 /* One run in one compute type. A dense operand that already has the type is used without a
    copy; one that is broadcast along the run (stride 0) is widened once, in the first block. */
 #define RUN(SUFFIX, TYPE, DTYPE, COMPUTE)                                                      \
@@ -78,6 +92,7 @@ RUN(f32, float, DM_F32, j->fn->f32(in, out, m, j->param))
 RUN(f64, double, DM_F64, j->fn->f64(in, out, m, j->param))
 RUN(i64, int64_t, DM_I64, j->fn->i64(in, out, m, j->param))
 RUN(b8, uint8_t, DM_BOOL, dm_loops()->truth(in, out, m, j->truth))
+RUN(b16, uint16_t, j->dtype[j->n_in], j->fn->b16(in, out, m, j->param)) /* all have one dtype */
 #undef RUN
 
 /* Elements [begin, end) of a job. */
@@ -206,6 +221,16 @@ static bool is_low_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in) {
   return true;
 }
 
+/* Whether all are 16-bit floats of one dtype, and fn computes with their bits. */
+static bool is_b16(const dm_Tensor *out, int n_in, dm_Tensor *const *in,
+                   const dm_Pointwise *fn) {
+  if (!fn->b16 || !dm_is_low(out->dtype) || dm_dtype_size((dm_DType)out->dtype) != 2)
+    return false;
+  for (int i = 0; i < n_in; i++)
+    if (in[i]->dtype != out->dtype) return false;
+  return true;
+}
+
 /* Widened on the stack, computed, and rounded once. */
 static void block_low(dm_Tensor *out, int n_in, dm_Tensor *const *in, const dm_Pointwise *fn,
                       const double *param) {
@@ -228,20 +253,22 @@ static void one_block(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType t
   if (type == DM_F32) fn->f32((const float *const *)(const void *)p, q, out->numel, param);
   else if (type == DM_F64)
     fn->f64((const double *const *)(const void *)p, q, out->numel, param);
+  else if (dm_is_low(type))
+    fn->b16((const uint16_t *const *)(const void *)p, q, out->numel, param);
   else fn->i64((const int64_t *const *)(const void *)p, q, out->numel, param);
 }
 
 /* Operands of any strides and dtypes, converted where they are not the dtype of the formula. A
    function apart, so that the common path needs no guard of this frame's arrays. */
 static __attribute__((noinline)) void strided(dm_Tensor *out, int n_in, dm_Tensor *const *in,
-                                              dm_DType type, const dm_Pointwise *fn,
+                                              dm_RunFn *run, const dm_Pointwise *fn,
                                               const double *param, const dm_Truth *truth) {
   Job j = {.fn = fn, .param = param, .truth = truth, .n_in = n_in};
   dm_Tensor *all[DM_POINT_IN + 1] = {out};
   for (int i = 0; i < n_in; i++) all[i + 1] = in[i];
   for (int i = 0; i <= n_in; i++) j.dtype[i] = all[i]->dtype;
   dm_iter_init(&j.it, n_in + 1, all);
-  j.run = truth ? run_b8 : type == DM_F32 ? run_f32 : type == DM_F64 ? run_f64 : run_i64;
+  j.run = run;
   if (!try_tiles(&j)) dm_parallel_for(out->numel, DM_POINT_GRAIN, range_runs, &j);
 }
 
@@ -249,7 +276,8 @@ static __attribute__((noinline)) void strided(dm_Tensor *out, int n_in, dm_Tenso
 dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType compute,
                        const dm_Pointwise *fn, const double *param) {
   if (out->numel == 0) return DM_OK;
-  const dm_DType type = dm_compute_dtype(compute);
+  const bool bits = is_b16(out, n_in, in, fn);
+  const dm_DType type = bits ? (dm_DType)out->dtype : dm_compute_dtype(compute);
   if (is_one_block(out, n_in, in, type)) {
     one_block(out, n_in, in, type, fn, param);
     return DM_OK;
@@ -258,7 +286,12 @@ dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType 
     block_low(out, n_in, in, fn, param);
     return DM_OK;
   }
-  strided(out, n_in, in, type, fn, param, NULL);
+  strided(out, n_in, in,
+          bits             ? run_b16
+          : type == DM_F32 ? run_f32
+          : type == DM_F64 ? run_f64
+                           : run_i64,
+          fn, param, NULL);
   return DM_OK;
 }
 
@@ -277,7 +310,7 @@ void dm_pointwise_bools(dm_Tensor *out, dm_Tensor *a, dm_Tensor *b, const dm_Poi
   const dm_Truth truth = truth_of(fn, param);
   if (out->numel == 0) return;
   if (!is_one_block(out, 2, in, DM_BOOL)) {
-    strided(out, 2, in, DM_BOOL, NULL, NULL, &truth);
+    strided(out, 2, in, run_b8, NULL, NULL, &truth);
     return;
   }
   const uint8_t *const p[2] = {dm_tensor_data(a), dm_tensor_data(b)};

@@ -10,13 +10,6 @@ static dm_status give(dm_Call *c, const dm_X *x, dm_Tensor *y) {
   return x->st;
 }
 
-/* The normal distribution's integral up to x: erfc(-x / sqrt(2)) / 2, exact in the lower tail.
- */
-dm_status special_ndtr_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *t = x_scale(x, c->in[0], -DM_SQRT_HALF);
-  return give(c, x, x_scale(x, x_unary(x, DM_OP_erfc, t), 0.5));
-}
-
 /* sin(x) / x by sinc, whose x is in units of pi. */
 dm_status special_spherical_bessel_j0_compose(dm_Call *c, dm_X *x) {
   return give(c, x, x_unary(x, DM_OP_sinc, x_scale(x, c->in[0], 1 / DM_PI)));

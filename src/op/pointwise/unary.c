@@ -67,11 +67,23 @@ dm_status hardtanh_rule(dm_Call *c) {
   return unary_rule(c);
 }
 
+dm_status frac_rule(dm_Call *c) {
+  DM_TRY(dm_check_float(c, c->in[0], "x"));
+  return unary_rule(c);
+}
+
+dm_status celu_rule(dm_Call *c) {
+  if (DM_ATTR(dm_CeluAttr, c)->alpha == 0)
+    return dm_fail(DM_EARG, "celu: alpha is 0, wanted another number");
+  return unary_rule(c);
+}
+
 /* Floats by the loops of the instruction set in use, integers by the formulas above. */
 dm_status unary_cpu(dm_Call *c) {
   const dm_OpId id = dm_op_id(c->op);
   dm_Pointwise fn = dm_loops()->unary[id];
   fn.i64 = integer[id];
+  fn.b16 = dm_loops()->b16[id];
   double pq[2];
   dm_unary_params(c->op->signature, c->attr, pq);
   return dm_pointwise(c->out[0], 1, c->in, (dm_DType)c->out_meta[0].dtype, &fn, pq);
@@ -227,6 +239,9 @@ void unary_grad(dm_Grad *g) {
   g->gx[0] = x_unary_back(g->x, dm_op_id(g->op), pq, g->gy[0], saved, g->create_graph);
 }
 
+/* -gy, by an op that has nothing to widen. */
+void neg_grad(dm_Grad *g) { g->gx[0] = x_unary(g->x, DM_OP_neg, g->gy[0]); }
+
 /* ---- predicates: a bool for every element ---- */
 
 /* A bool for each element of x. */
@@ -255,13 +270,13 @@ static dm_status predicate(dm_Call *c, const dm_Pointwise *fn) {
       out[i] = (real)(EXPR);                                                                   \
     }                                                                                          \
   }
-#define PREDICATE(NAME, FLOAT_EXPR, INT_EXPR)                            \
-  BLOCK(NAME, float, f32, FLOAT_EXPR)                                    \
-  BLOCK(NAME, double, f64, FLOAT_EXPR)                                   \
-  BLOCK(NAME, int64_t, i64, INT_EXPR)                                    \
-  dm_status NAME##_cpu(dm_Call *c) {                                     \
-    static const dm_Pointwise fn = {NAME##_f32, NAME##_f64, NAME##_i64}; \
-    return predicate(c, &fn);                                            \
+#define PREDICATE(NAME, FLOAT_EXPR, INT_EXPR)                                                 \
+  BLOCK(NAME, float, f32, FLOAT_EXPR)                                                         \
+  BLOCK(NAME, double, f64, FLOAT_EXPR)                                                        \
+  BLOCK(NAME, int64_t, i64, INT_EXPR)                                                         \
+  dm_status NAME##_cpu(dm_Call *c) {                                                          \
+    static const dm_Pointwise fn = {.f32 = NAME##_f32, .f64 = NAME##_f64, .i64 = NAME##_i64}; \
+    return predicate(c, &fn);                                                                 \
   }
 #include "base/single.inc"
 #undef BLOCK
