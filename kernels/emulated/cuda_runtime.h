@@ -236,16 +236,16 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
      "switch"       work on another stream than the one before
      "work"         what was queued: launches, and asynchronous copies and fills
      "node"         what launched graphs hold; a graph is one launch and one piece of work
-     "bytes"        bytes of memory, from the caching allocator, that the arguments of launches
-                    point to (each piece once a launch; what is in tables in that memory is not
-                    followed), and of asynchronous copies, read and written, and fills
+     "read" "written"  bytes of device memory that work has read and written, by the page, each
+                    page once for a piece of work: with DEMILUNE_EMULATED_TRAFFIC=1, where work
+                    does not run late, on x86-64; else 0
    -1 for another word. */
 int64_t dm_emulated_count(const char *what);
 
-/* Of piece i of that work, from 1: its kernel's or function's name, and a hash of all
-   that it was given (stream, grid, arguments; not what pointers point to). NULL: there
-   is none, or it is too long ago. */
-const char *dm_emulated_work(int64_t i, int64_t *given);
+/* Of piece i of that work, from 1: its kernel's or function's name, a hash of all that it was
+   given (stream, grid, arguments; not what pointers point to), and the bytes that it has read
+   and written. NULL: there is none, or it is too long ago. */
+const char *dm_emulated_work(int64_t i, int64_t seen[3]);
 
 /* Runs f(arg) on the host with the memory of the current device open to it and
    counts it as a launch of `name`: how a library's entry points (cuBLASLt,

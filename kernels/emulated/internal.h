@@ -34,7 +34,8 @@ enum dm_Counter {
   SWITCHES,
   WORK,
   NODES,
-  BYTES,
+  READ,
+  WRITTEN,
   N_COUNTERS
 };
 void dm_emulated_add(dm_Counter what, int64_t n = 1);
@@ -156,12 +157,6 @@ unsigned dm_emulated_owner_bit(const void *p);
 /* Counts a launch and the kernel's or function's name, and keeps the most threads of a block.
    Between enter and leave. */
 void dm_emulated_count_launch(const char *name, unsigned threads = 0);
-
-/* n bytes at p of a caching allocator are somebody's from here on (begins), or nobody's. */
-void dm_emulated_note_life(void *p, size_t n, bool begins);
-/* Adds the bytes of somebody's memory into which the 8-byte words at arg point, each piece of
-   memory once, to the counter "bytes". */
-void dm_emulated_count_bytes(const void *arg, size_t n_arg);
 
 /* Notes work that is queued on stream s; see dm_emulated_work. Between enter and leave. */
 void dm_emulated_note(const char *name, cudaStream_t s, uint64_t given);

@@ -278,7 +278,6 @@ void dm_emulated_submit(cudaStream_t s, const dm_EmulatedWork &work, void *arg,
   dm_emulated_enter(late ? 0 : open);
   dm_emulated_count_launch(work.name, work.block.x * work.block.y * work.block.z);
   dm_emulated_note(work.name, s, given);
-  dm_emulated_count_bytes(arg, work.n_arg);
   if (late) dm_emulated_queue(s, work, arg, open);
   else work.go(&work, arg);
   dm_emulated_leave();
@@ -309,7 +308,6 @@ static void end_life(const dm_EmulatedWork *, void *arg) {
 }
 
 void dm_emulated_life(cudaStream_t s, void *p, size_t n, bool begins) {
-  dm_emulated_note_life(p, n, begins);
   if (!dm_emulated_is_late()) {
     dm_emulated_allow(p, n, begins);
     return;

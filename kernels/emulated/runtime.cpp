@@ -5,9 +5,7 @@
    device pointer crashes here as it would with a GPU. */
 #include "internal.h"
 
-#include <map>
 #include <pthread.h>
-#include <set>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +13,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 /* ---- errors and counters ------------------------------------------------------- */
@@ -57,9 +56,9 @@ void dm_emulated_add(dm_Counter what, int64_t n) {
   __atomic_fetch_add(&counters[what], n, __ATOMIC_RELAXED);
 }
 int64_t dm_emulated_count(const char *what) {
-  static const char *const names[N_COUNTERS] = {"launch", "copy",        "sync",      "malloc",
-                                                "free",   "host_malloc", "host_free", "switch",
-                                                "work",   "node",        "bytes"};
+  static const char *const names[N_COUNTERS] = {
+      "launch",    "copy",   "sync", "malloc", "free", "host_malloc",
+      "host_free", "switch", "work", "node",   "read", "written"};
   for (int i = 0; i < N_COUNTERS; i++)
     if (strcmp(what, names[i]) == 0) return __atomic_load_n(&counters[i], __ATOMIC_RELAXED);
   return -1;
@@ -68,22 +67,28 @@ int64_t dm_emulated_count(const char *what) {
 struct Piece {
   const char *name;
   uint64_t given;
+  int64_t traffic[2]; /* bytes read, and written */
 };
-static Piece work[8192]; /* piece i at i % 8192; guarded by enter and leave */
+/* Guarded by enter and leave. */
+static Piece work[8192]; /* piece i at i % 8192 */
+static Piece *noted;     /* since the memory was opened */
 
 void dm_emulated_note(const char *name, cudaStream_t s, uint64_t given) {
   static cudaStream_t last;
   if (s != last) dm_emulated_add(SWITCHES);
   last = s;
   dm_emulated_add(WORK);
-  work[counters[WORK] % 8192] = Piece{name, dm_emulated_hash(given, &s, sizeof s)};
+  noted = &work[counters[WORK] % 8192];
+  *noted = Piece{name, dm_emulated_hash(given, &s, sizeof s), {0, 0}};
 }
-const char *dm_emulated_work(int64_t i, int64_t *given) {
+const char *dm_emulated_work(int64_t i, int64_t seen[3]) {
   dm_emulated_enter(0);
   const Piece piece = work[(uint64_t)i % 8192];
   const bool known = i > 0 && i <= counters[WORK] && i > counters[WORK] - 8192;
   dm_emulated_leave();
-  *given = (int64_t)piece.given;
+  seen[0] = (int64_t)piece.given;
+  seen[1] = piece.traffic[0];
+  seen[2] = piece.traffic[1];
   return known ? piece.name : nullptr;
 }
 
@@ -107,7 +112,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* Fixed at the start. */
 static int n_devices;      /* negative: the driver is said to be too old */
 static size_t limit, page; /* bytes of a device; bytes of a page */
-static bool always_open;
+static bool always_open, counts_traffic;
 static pthread_once_t started = PTHREAD_ONCE_INIT;
 
 static thread_local int current;
@@ -118,11 +123,34 @@ static long long setting(const char *name, long long otherwise) {
 }
 
 static int owner(const void *p);
+static unsigned opened;    /* the devices whose memory is open, a bit each; guarded by `lock` */
+static int64_t traffic[2]; /* bytes of the pages that were read, and written, since then */
+
+/* Where traffic is counted, opened memory stays closed until it is touched: then its page opens
+   for what the instruction does, and is counted. */
+static bool count_page(void *at, void *context) {
+  const int device = owner(at);
+  if (!counts_traffic || device < 0 || !(opened >> device & 1)) return false;
+#ifdef __x86_64__
+  const bool writes = ((ucontext_t *)context)->uc_mcontext.gregs[REG_ERR] & 2;
+#else
+  const bool writes = true; /* not told */
+  (void)context;
+#endif
+  char *const first = (char *)((uintptr_t)at / page * page);
+  if (mprotect(first, page, writes ? PROT_READ | PROT_WRITE : PROT_READ) != 0) {
+    perror("demilune emulation: mprotect"); /* vm.max_map_count limits the pieces */
+    abort();
+  }
+  traffic[writes] += (int64_t)page;
+  return true;
+}
 
 /* Says who it was, and leaves the rest to whoever was asked before: the
    instruction runs again. */
 static struct sigaction before_fault;
-static void on_fault(int, siginfo_t *info, void *) {
+static void on_fault(int, siginfo_t *info, void *context) {
+  if (count_page(info->si_addr, context)) return;
   sigaction(SIGSEGV, &before_fault, nullptr);
   dm_emulated_tell_fault(info->si_addr, owner(info->si_addr) >= 0);
 }
@@ -132,7 +160,8 @@ static void start(void) {
   if (n_devices > MAX_DEVICES) n_devices = MAX_DEVICES;
   page = (size_t)sysconf(_SC_PAGESIZE);
   limit = (size_t)setting("DEMILUNE_EMULATED_MEMORY", 4ll << 30) / page * page;
-  always_open = setting("DEMILUNE_EMULATED_OPEN", 0) != 0;
+  counts_traffic = setting("DEMILUNE_EMULATED_TRAFFIC", 0) != 0;
+  always_open = setting("DEMILUNE_EMULATED_OPEN", 0) != 0 && !counts_traffic;
   dm_emulated_start_queue((int)setting("DEMILUNE_EMULATED_LATE", 0));
   dm_emulated_start_order((int)setting("DEMILUNE_EMULATED_ORDER", 0));
   const int access = always_open ? PROT_READ | PROT_WRITE : PROT_NONE;
@@ -144,7 +173,7 @@ static void start(void) {
       abort();
     }
     /* Pages of 2 MiB: opening and closing takes time by the page. */
-    madvise(p, limit, MADV_HUGEPAGE);
+    madvise(p, limit, counts_traffic ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
     devices[i].base = (char *)p;
   }
   struct sigaction act = {};
@@ -177,10 +206,9 @@ static void protect(unsigned mask, int access) {
     }
   }
 }
-static unsigned opened; /* guarded by `lock` */
 void dm_emulated_open(unsigned mask) {
   protect(opened & ~mask, PROT_NONE);
-  protect(mask & ~opened, PROT_READ | PROT_WRITE);
+  if (!counts_traffic) protect(mask & ~opened, PROT_READ | PROT_WRITE);
   opened = mask;
 }
 void dm_emulated_enter(unsigned mask) {
@@ -189,6 +217,12 @@ void dm_emulated_enter(unsigned mask) {
 }
 void dm_emulated_leave(void) {
   dm_emulated_open(0);
+  for (int i = 0; i < 2; i++) {
+    dm_emulated_add(i ? WRITTEN : READ, traffic[i]);
+    if (noted) noted->traffic[i] = traffic[i];
+    traffic[i] = 0;
+  }
+  noted = nullptr;
   pthread_mutex_unlock(&lock);
 }
 unsigned dm_emulated_reach(void) {
@@ -369,9 +403,9 @@ cudaError_t cudaMalloc(void **out, size_t n) {
       find_gap(d, size, &index, &offset) && add_block(d, index, Block{offset, size, n});
   if (ok) {
     *out = d->base + offset;
-    dm_emulated_open(1u << current);
+    protect(1u << current, PROT_READ | PROT_WRITE);
     dm_emulated_poison(*out, size);
-    dm_emulated_open(0);
+    protect(1u << current, PROT_NONE);
   }
   pthread_mutex_unlock(&lock);
   return dm_emulated_result(ok ? cudaSuccess : cudaErrorMemoryAllocation);
@@ -788,7 +822,6 @@ static void note_copy(const char *name, const void *dst, const void *src, size_t
                       cudaStream_t s) {
   const void *const given[] = {dst, src, (const void *)n};
   dm_emulated_note(name, s, dm_emulated_hash(0, given, sizeof given));
-  dm_emulated_add(BYTES, (int64_t)(src ? 2 * n : n));
 }
 
 /* A copy or a fill as a graph or a queue keeps it. A queue also keeps the bytes of pageable
@@ -862,9 +895,9 @@ static cudaError_t copy(void *dst, const void *src, size_t n, enum cudaMemcpyKin
   if (ok && !later) {
     const bool queued = late && to != HOST && (from >= 0 || to >= 0);
     if (late && !queued) dm_emulated_finish_stream(s);
+    if (!waits) note_copy("cudaMemcpyAsync", dst, from == HOST ? nullptr : src, n, s);
     if (queued) queue_copy(c, from, to, s);
     else do_copy(c, from, to);
-    if (!waits) note_copy("cudaMemcpyAsync", dst, from == HOST ? nullptr : src, n, s);
   }
   dm_emulated_leave();
   if (!ok) return cudaErrorInvalidValue;
@@ -911,9 +944,9 @@ static cudaError_t fill(void *dst, int byte, size_t n, cudaStream_t s) {
   const int to = memory_kind(dst, n);
   const bool later = to >= 0 && recorded("cudaMemsetAsync", c, false, s, &e);
   if (to >= 0 && !later) {
+    note_copy("cudaMemsetAsync", dst, (const void *)(intptr_t)byte, n, s);
     if (late) queue_copy(c, to, to, s);
     else do_copy(c, to, to);
-    note_copy("cudaMemsetAsync", dst, (const void *)(intptr_t)byte, n, s);
   }
   dm_emulated_leave();
   if (to < 0) return cudaErrorInvalidValue;
@@ -930,34 +963,6 @@ cudaError_t cudaMemset(void *dst, int byte, size_t n) {
   dm_emulated_add(SYNCS);
   if (e != cudaSuccess) return dm_emulated_result(e);
   return cudaMemsetAsync(dst, byte, n, nullptr);
-}
-
-/* ---- bytes that launches were given -------------------------------------------- */
-
-/* The caching allocator's pieces of memory that are somebody's, by their first address. */
-static std::map<uintptr_t, size_t> &owned = *new std::map<uintptr_t, size_t>; /* never freed */
-static pthread_mutex_t owned_lock = PTHREAD_MUTEX_INITIALIZER;
-
-void dm_emulated_note_life(void *p, size_t n, bool begins) {
-  pthread_mutex_lock(&owned_lock);
-  if (begins) owned[(uintptr_t)p] = n;
-  else owned.erase((uintptr_t)p);
-  pthread_mutex_unlock(&owned_lock);
-}
-
-void dm_emulated_count_bytes(const void *arg, size_t n_arg) {
-  std::set<uintptr_t> seen;
-  pthread_mutex_lock(&owned_lock);
-  for (size_t i = 0; i + sizeof(uintptr_t) <= n_arg; i += sizeof(uintptr_t)) {
-    uintptr_t word;
-    memcpy(&word, (const char *)arg + i, sizeof word);
-    auto at = owned.upper_bound(word);
-    if (at == owned.begin()) continue;
-    --at;
-    if (word < at->first + at->second && seen.insert(at->first).second)
-      dm_emulated_add(BYTES, (int64_t)at->second);
-  }
-  pthread_mutex_unlock(&owned_lock);
 }
 
 /* ---- launches: what was run ---------------------------------------------------------------

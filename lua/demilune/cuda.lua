@@ -75,8 +75,8 @@ end
 -- For tests: how often the emulated device has done something ("launch", "copy",
 -- "sync", "malloc", "switch"; see kernels/emulated/cuda_runtime.h); nil of a real one.
 cuda._count = core.cuda_count_of
--- For tests: the name of the i-th launch of the emulated device ("work" counts them) and a
--- hash of its arguments.
+-- For tests: the name of the i-th launch of the emulated device ("work" counts them), a hash of its
+-- arguments, and the bytes that it read and wrote, which DEMILUNE_EMULATED_TRAFFIC=1 counts.
 cuda._work = core.cuda_work_of
 
 -- ---- streams and events ----

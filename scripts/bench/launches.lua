@@ -16,7 +16,7 @@ if not dm.cuda.is_available() or not dm.cuda._count "launch" then
 end
 local _ <close> = dm.device "cuda" -- all tensors of this file
 
-local WORDS = {"work", "launch", "copy", "sync", "bytes"}
+local WORDS = {"work", "launch", "copy", "sync"}
 
 local function counts()
   local n = {}
@@ -64,10 +64,10 @@ for _, model in ipairs(steps.models) do
   if name:find(options.only, 1, true) then
     dm.manual_seed(1)
     local n, names = measure(steps.eager(model, model.small()))
-    rows[#rows + 1] = {name, model.dtype, n.work, n.copy, n.sync, ("%.2f"):format(n.bytes / 1e6)}
+    rows[#rows + 1] = {name, model.dtype, n.work, n.copy, n.sync}
     lists[#lists + 1] = ("%s: %s"):format(name, listing(names))
     collectgarbage()
   end
 end
-lib.table({"model", "autocast", "launches", "of them copies, fills", "host waits", "MB"}, rows)
+lib.table({"model", "autocast", "launches", "of them copies, fills", "host waits"}, rows)
 if options.names then print(table.concat(lists, "\n")) end

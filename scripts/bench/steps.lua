@@ -23,11 +23,13 @@ local function resnet18(small_stem, images, side)
     dm.randn(images, 3, side, side), dm.randint(10, {images}))
 end
 
-local function gpt2(width, heads, context, vocabulary, rows)
+-- n: the tokens of a row, if not all of the context.
+local function gpt2(width, heads, context, vocabulary, rows, n)
   local model = dm.models.gpt2{n_layer = 12, n_embd = width, n_head = heads,
     block_size = context, vocab_size = vocabulary, dropout = 0}
-  return case(model, "AdamW", ADAMW, tokens, dm.randint(vocabulary, {rows, context}),
-    dm.randint(vocabulary, {rows, context}))
+  local shape = {rows, n or context}
+  return case(model, "AdamW", ADAMW, tokens, dm.randint(vocabulary, shape),
+    dm.randint(vocabulary, shape))
 end
 
 local function vit(side, patch, classes, heads, width, images)
@@ -52,14 +54,15 @@ local function unet(images, side)
 end
 
 --- Each has a name, autocast's dtype, perhaps the largest norm of its gradients (`clip`), and its
---- case: small(), full().
+--- case: small(), full(), or of full width with few rows: rows(rows, tokens of a row).
 steps.models = {
   {name = "resnet18, small stem, SGD", dtype = "float16",
     small = function() return resnet18(true, 2, 8) end,
     full = function() return resnet18(true, 128, 32) end},
   {name = "gpt2, 12 layers, AdamW, clip", dtype = "bfloat16", clip = 1.0,
     small = function() return gpt2(16, 2, 8, 64, 2) end,
-    full = function() return gpt2(768, 12, 1024, 50304, 16) end},
+    full = function() return gpt2(768, 12, 1024, 50304, 16) end,
+    rows = function(rows, n) return gpt2(768, 12, 1024, 50304, rows, n) end},
   {name = "quantised sine, Adam", dtype = "float16",
     small = function() return cases.sine(4, 16) end,
     full = function() return cases.sine(512, 256) end},

@@ -61,6 +61,29 @@ describe("CUDA's device", function()
         print(dm.ones(2, 3):sum():item(), io.open "/proc/self/maps":read "a":match "cuda%.so")]]))
     end)
 
+    it("counts the bytes that launches read and write", function()
+      local text = run("DEMILUNE_EMULATED_TRAFFIC=1", [[
+        local _ <close> = dm.device "cuda"
+        local function traffic(f)
+          dm.cuda.synchronize()
+          local n = dm.cuda._count "work"
+          f()
+          for i = n + 1, dm.cuda._count "work" do
+            local _, _, read, written = dm.cuda._work(i)
+            print(read >> 10, written >> 10)
+          end
+        end
+        local a, b = dm.ones(512, 512), dm.ones(512, 512)
+        traffic(function() return a + b end)
+        traffic(function() a:add_(b) end)
+        traffic(function() return a:to "bfloat16" end)
+        traffic(function() return a:clone() end)
+        traffic(function() return dm.zeros(512, 512) end)
+        print(dm.cuda._count "read" > 0, dm.cuda._count "written" > 0)]])
+      assert.equal("2048\t1024\n2048\t1024\n1024\t512\n1024\t1024\n0\t1024\ntrue\ttrue", text)
+      assert.equal("0", run("", "dm.ones(9, {device = 'cuda'}) print(dm.cuda._count 'read')"))
+    end)
+
     it("at the end of its memory names the largest tensors, and goes on", function()
       local text = run("DEMILUNE_EMULATED_MEMORY=67108864", [[
         local kept = {}

@@ -127,16 +127,17 @@ static int cuda_switch(lua_State *L) {
   return 1;
 }
 
-/* cuda_work_of(i, device) -> the name of the i-th kernel that was queued on the emulation,
-   and a hash of its arguments; nil where that is not known. */
+/* cuda_work_of(i, device) -> the name of the i-th kernel that was queued on the emulation, a
+   hash of its arguments, and the bytes that it has read and written; nil where that is not
+   known. */
 static int cuda_work_of(lua_State *L) {
   dm_enter(L);
-  int64_t given = 0;
+  int64_t seen[3] = {0};
   const lua_Integer i = luaL_checkinteger(L, 1);
   const dm_DeviceOps *ops = dm_device_ops(dm_check_cuda(L, 2));
-  lua_pushstring(L, ops->work_of ? ops->work_of(i, &given) : NULL);
-  lua_pushinteger(L, given);
-  return 2;
+  lua_pushstring(L, ops->work_of ? ops->work_of(i, seen) : NULL);
+  for (int k = 0; k < 3; k++) lua_pushinteger(L, seen[k]);
+  return 4;
 }
 
 /* ---- streams ---- */

@@ -149,9 +149,9 @@ typedef struct dm_DeviceOps {
   int64_t (*count_of)(const char *what);
   /* Fills one entry for each library and returns their number; NULL: there are none. */
   int (*plans)(dm_PlanCounts out[DM_MAX_PLAN_LIBRARY]);
-  /* A test back end's record of the i-th queued work, from 1: its name, and a hash of its
-     arguments; NULL: unknown. */
-  const char *(*work_of)(int64_t i, int64_t *given);
+  /* A test back end's record of the i-th queued work, from 1: its name, a hash of its
+     arguments, and the bytes of memory that it has read and written; NULL: unknown. */
+  const char *(*work_of)(int64_t i, int64_t seen[3]);
   const dm_StreamOps *streams;                /* NULL for the CPU */
   const dm_GraphOps *graphs;                  /* NULL: it has none */
   const struct dm_CollectiveOps *collectives; /* collectives.h; NULL: it has none */
