@@ -26,6 +26,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <sched.h>
@@ -142,6 +143,21 @@ static void run_serial(int64_t n, int64_t grain, dm_RangeFn *fn, void *ctx) {
     }
     fn(ctx, i, i + grain);
   }
+}
+
+static dm_JobFn *_Atomic tracer; /* dm_trace_jobs; NULL: none */
+
+void dm_trace_jobs(dm_JobFn *f) { atomic_store(&tracer, f); }
+
+static void run_traced(int64_t n, int64_t grain, dm_RangeFn *fn, void *ctx, dm_JobFn *tell) {
+  struct timespec from, to;
+  clock_gettime(CLOCK_MONOTONIC, &from);
+  inside = true;
+  run_serial(n, grain, fn, ctx);
+  inside = false;
+  clock_gettime(CLOCK_MONOTONIC, &to);
+  tell((n - 1) / grain + 1,
+       (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec));
 }
 
 /* Claims the chunks of a share until none is left. */
@@ -305,6 +321,11 @@ void dm_parallel_for(int64_t n, int64_t grain, dm_RangeFn *fn, void *ctx) {
   if (grain < 1) grain = 1;
   const int n_threads = dm_get_num_threads();
   bool idle = false;
+  dm_JobFn *const tell = atomic_load_explicit(&tracer, memory_order_relaxed);
+  if (DM_UNLIKELY(tell) && !inside) {
+    run_traced(n, grain, fn, ctx, tell);
+    return;
+  }
   if (n <= grain || n_threads == 1 || inside || atomic_load(&pool.stop) ||
       !atomic_compare_exchange_strong(&pool.busy, &idle, true)) {
     run_serial(n, grain, fn, ctx);

@@ -24,6 +24,12 @@ int dm_threads_here(void);
    threads that themselves are one of many. */
 void dm_stay_serial(void);
 
+/* From now on dm_parallel_for runs a job's chunks on the thread that calls it, one after the
+   other, and tells f their number and the seconds that they took together; NULL: no longer. For
+   tests, which count how much of a program several threads could share. */
+typedef void dm_JobFn(int64_t n_chunks, double seconds);
+void dm_trace_jobs(dm_JobFn *f);
+
 /* The size of the pool: dm_set_num_threads, demilune.h. */
 
 #endif
