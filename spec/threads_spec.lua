@@ -55,6 +55,40 @@ describe("the pool of threads", function()
       "dm.set_num_threads(2) io.write(dm.get_num_threads())"))
   end)
 
+  -- {images, channels, side, outputs, kernel}: products, Winograd's tiles and gathered strips, of
+  -- so few tiles that channels, or steps, are what threads share, and of more.
+  local CONVOLUTIONS = {
+    {32, 64, 8, 64, 3}, {32, 512, 1, 512, 3}, {8, 256, 4, 256, 3}, {4, 96, 7, 200, 3},
+    {2, 30, 9, 130, 5}, {3, 16, 32, 48, 1}, {1, 3, 20, 40, 7},
+  }
+  for _, dtype in ipairs{"float32", "bfloat16", "float64"} do
+    it("gives convolutions of " .. dtype .. " the same bits, whatever its size", function()
+      local dm = require "demilune"
+      local _ <close> = dm.device "cpu"
+      local before = dm.get_num_threads()
+      for _, size in ipairs(CONVOLUTIONS) do
+        local n, c, side, o, k = table.unpack(size)
+        dm.manual_seed(1)
+        local x, w = dm.randn(n, c, side, side):to(dtype), dm.randn(o, c, k, k):to(dtype)
+        local norm = dm.nn.BatchNorm2d(o):to(dtype)
+        local wanted
+        for _, n_threads in ipairs{1, 2, 3, 16, 64} do
+          dm.set_num_threads(n_threads)
+          x.grad, w.grad = nil, nil
+          local y = norm(x:requires_grad_():conv2d(w:requires_grad_(), {padding = k // 2}))
+          y:square():sum():backward()
+          local got = {y:detach(), x.grad, w.grad}
+          wanted = wanted or got
+          for i, t in ipairs(got) do
+            assert.is_true(t:equal(wanted[i]), ("%s of %s with %d threads"):format(
+              ({"y", "dx", "dw"})[i], table.concat(size, " "), n_threads))
+          end
+        end
+      end
+      dm.set_num_threads(before)
+    end)
+  end
+
   it("sleeps when there is no work", function()
     local text = output_of("", USED .. [[
       dm.set_num_threads(3)

@@ -274,23 +274,32 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; i++) run_task(job, &w, i);
 }
 
-/* Cuts and runs a job whose input, weights and output are set. Where the tiles are too few
-   for the threads, blocks of channels are halved: that changes who computes an element, not
-   how it is summed. */
+/* Cuts the output channels into blocks. Where the tiles are too few for the threads, blocks are
+   halved, further where a thread would have nothing to do: that changes who computes an
+   element, not how it is summed. */
+static void cut_channels(Job *job) {
+  const Weights *const p = job->weights;
+  const int64_t threads = dm_threads_here(), mr = p->multiply_kernel->mr;
+  job->rows = dm_even_part(p->out, ROWS, mr);
+  for (;;) {
+    job->n_block = dm_ceil_div(p->out, job->rows);
+    const int64_t tasks = job->grid.n_tile * p->d->groups * job->n_block;
+    const int64_t least = (tasks < threads ? 2 : 8) * mr;
+    if (tasks >= 2 * threads || job->rows <= least) return;
+    job->rows = dm_even_part(job->rows, dm_ceil_div(job->rows, 2), mr);
+  }
+}
+
+/* Cuts and runs a job whose input, weights and output are set. */
 static dm_status run_job(Job *job, const char *op) {
   const Weights *const p = job->weights;
-  const int64_t threads = dm_get_num_threads(), mr = p->multiply_kernel->mr;
   dm_input_range(&job->x);
   job->plane_es = dm_dtype_size(dm_gathered(p->multiply_kernel));
   job->grid = dm_tile_grid(&job->x, p->in, DEPTH, INT64_MAX, p->gather_kernel->nr,
                            dm_depth_unit(p->multiply_kernel));
   if (job->grid.buffer > INT32_MAX)
     return dm_fail(DM_EARG, "%s: a row of taps spans more than 2^31 positions", op);
-  job->rows = dm_even_part(p->out, ROWS, mr);
-  while (job->grid.n_tile * p->d->groups * dm_ceil_div(p->out, job->rows) < 2 * threads &&
-         job->rows > 8 * mr)
-    job->rows = dm_even_part(job->rows, dm_ceil_div(job->rows, 2), mr);
-  job->n_block = dm_ceil_div(p->out, job->rows);
+  cut_channels(job);
   const int64_t work = job->rows * job->grid.cols * p->k + 1;
   dm_parallel_for(job->grid.n_tile * p->d->groups * job->n_block,
                   dm_max_i64(1, DM_CONV_TASK_WORK / work), run_tasks, job);

@@ -160,6 +160,19 @@ static void join_parts(void *ctx, int64_t begin, int64_t end) {
                   job->dw + begin * dm_dtype_size(job->x.dtype), NULL, 0);
 }
 
+/* Cuts the channels of x into blocks: those of the tiles, smaller where a thread would have
+   nothing to do, which changes no sum. */
+static void cut_channels(Job *job) {
+  const int64_t taps = job->d->r * job->d->s, threads = dm_threads_here();
+  int64_t *const n = &job->grid.n_chan;
+  for (;;) {
+    job->n_block = dm_ceil_div(job->in, *n);
+    if (job->n_part * job->d->groups * job->n_block >= threads) return;
+    if (*n == 1 || *n * taps <= 4 * job->gather_kernel->nr) return;
+    *n = dm_ceil_div(*n, 2);
+  }
+}
+
 dm_status dm_conv_implicit_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
                               void *dw) {
   const int64_t in = d->c / d->groups, k = in * d->r * d->s, size = d->o * k;
@@ -179,10 +192,10 @@ dm_status dm_conv_implicit_dw(const dm_ConvDims *d, dm_DType t, const void *dy, 
   dm_status st = DM_OK;
   job.x = dm_conv_input(d, t, x, taps);
   job.grid = dm_tile_grid(&job.x, in, LANES, MOST_IMAGES, kernel->nr, 1);
-  job.n_block = dm_ceil_div(in, job.grid.n_chan);
   const int64_t most = dm_max_i64(1, dm_min_i64(MOST_PARTS, MOST_SUMS / size));
   job.part_tiles = dm_ceil_div(job.grid.n_tile, most);
   job.n_part = dm_ceil_div(job.grid.n_tile, job.part_tiles);
+  cut_channels(&job);
   if (job.grid.buffer > INT32_MAX) {
     st = dm_fail(DM_EARG, "conv2d_dw: a row of taps spans more than 2^31 positions");
     goto done;

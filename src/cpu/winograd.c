@@ -246,10 +246,43 @@ static void transform_run(const Wino *j, const Run *r, int64_t c, float *v, int6
   j->kn->wino_in(line, step, r->n, v + r->first, e_step);
 }
 
-/* v = the transforms of a strip, channel by channel. */
-static void transform_strip(const Wino *j, const Run *run, int n_run, float *v) {
-  for (int64_t c = 0; c < j->in; c++)
-    for (int i = 0; i < n_run; i++) transform_run(j, &run[i], c, v + c * j->width, j->v_step);
+/* Strips of tiles and their transforms: v of x, m of y. */
+typedef struct Strips {
+  const Wino *j;
+  int64_t first, n;
+  float *v, *m;
+} Strips;
+
+/* Where a strip begins in the transforms of its group. */
+static int64_t strip_at(const Wino *j, int64_t s, int64_t step) {
+  const int64_t group = j->width / LANES;
+  return s / group * POSITIONS * step + s % group * LANES;
+}
+static int64_t n_group(const Strips *p) { return dm_ceil_div(p->n, p->j->width / LANES); }
+static int runs_of(const Strips *p, int64_t s, Run run[LANES]) {
+  const int64_t tile = (p->first + s) * LANES;
+  return list_runs(p->j, tile, (int)dm_min_i64(LANES, p->j->n_tile - tile), run);
+}
+
+/* Lanes without a tile, which are the last group's, are 0. */
+static void clear_rest(const Strips *p) {
+  const Wino *const j = p->j;
+  const int64_t size = POSITIONS * j->v_step, groups = n_group(p);
+  if (j->n_tile - p->first * LANES < groups * j->width)
+    memset(p->v + (groups - 1) * size, 0, (size_t)size * sizeof *p->v);
+}
+
+/* The transforms of strips [begin, end), channel by channel. */
+static void transform_strips(void *ctx, int64_t begin, int64_t end) {
+  const Strips *const p = ctx;
+  const Wino *const j = p->j;
+  Run run[LANES];
+  for (int64_t s = begin; s < end; s++) {
+    float *const v = p->v + strip_at(j, s, j->v_step);
+    const int n_run = runs_of(p, s, run);
+    for (int64_t c = 0; c < j->in; c++)
+      for (int i = 0; i < n_run; i++) transform_run(j, &run[i], c, v + c * j->width, j->v_step);
+  }
 }
 
 /* y = A^T m A + bias of a strip, rounded once; what lies outside y is dropped. */
@@ -278,32 +311,30 @@ static void multiply(const Wino *j, int64_t e, int n, const float *v, float *m) 
   dm_tile_column(j->kn, j->out, n, j->in, &u, &strip, &sums, NULL);
 }
 
-/* Strips [begin, end) of tiles. Lanes without a tile are 0. */
-static void run_strips(const Wino *j, int64_t begin, int64_t end, float *v, float *m) {
-  const int64_t width = j->width, group = width / LANES;
-  const int64_t v_size = POSITIONS * j->v_step, m_size = POSITIONS * j->m_step;
-  const int64_t n_group = dm_ceil_div(end - begin, group);
-  const int64_t n_tile = dm_min_i64(j->n_tile, end * LANES) - begin * LANES;
-  Run run[STRIPS][LANES];
-  int n_run[STRIPS];
-  if (n_tile < n_group * width)
-    memset(v + (n_group - 1) * v_size, 0, (size_t)v_size * sizeof *v);
-  for (int64_t s = 0; s < end - begin; s++) {
-    const int n = (int)dm_min_i64(LANES, n_tile - s * LANES);
-    n_run[s] = list_runs(j, (begin + s) * LANES, n, run[s]);
-    transform_strip(j, run[s], n_run[s], v + s / group * v_size + s % group * LANES);
+/* Multiplies [begin, end): a position and a group of strips each. */
+static void multiply_groups(void *ctx, int64_t begin, int64_t end) {
+  const Strips *const p = ctx;
+  const Wino *const j = p->j;
+  const int64_t groups = n_group(p);
+  const int columns = (int)dm_even_part(j->width, j->kn->nr, 4); /* divides width */
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t e = i / groups, g = i % groups;
+    const float *const v = p->v + (g * POSITIONS + e) * j->v_step;
+    float *const m = p->m + (g * POSITIONS + e) * j->m_step;
+    for (int64_t n = 0; n < j->width; n += columns) multiply(j, e, columns, v + n, m + n);
   }
-  const int columns = (int)dm_even_part(width, j->kn->nr, 4); /* divides width */
-  for (int64_t e = 0; e < POSITIONS; e++)
-    for (int64_t g = 0; g < n_group; g++)
-      for (int64_t n = 0; n < width; n += columns)
-        multiply(j, e, columns, v + g * v_size + e * j->v_step + n,
-                 m + g * m_size + e * j->m_step + n);
-  for (int64_t s = 0; s < end - begin; s++)
-    store_strip(j, run[s], n_run[s], m + s / group * m_size + s % group * LANES);
 }
 
-/* Tasks [begin, end). */
+static void store_strips(void *ctx, int64_t begin, int64_t end) {
+  const Strips *const p = ctx;
+  Run run[LANES];
+  for (int64_t s = begin; s < end; s++) {
+    const int n_run = runs_of(p, s, run);
+    store_strip(p->j, run, n_run, p->m + strip_at(p->j, s, p->j->m_step));
+  }
+}
+
+/* Tasks [begin, end), n_strip strips each. */
 static void run_tasks(void *ctx, int64_t begin, int64_t end) {
   Wino *const j = ctx;
   const int64_t all = dm_ceil_div(j->n_tile, LANES);
@@ -314,9 +345,25 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end) {
     atomic_store(&j->failed, true);
     return;
   }
-  for (int64_t i = begin; i < end; i++)
-    run_strips(j, i * j->n_strip, dm_min_i64(all, (i + 1) * j->n_strip), v,
-               v + groups * POSITIONS * j->v_step);
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t first = i * j->n_strip;
+    Strips part = {j, first, dm_min_i64(all - first, j->n_strip), v,
+                   v + groups * POSITIONS * j->v_step};
+    clear_rest(&part);
+    transform_strips(&part, 0, part.n);
+    multiply_groups(&part, 0, POSITIONS * n_group(&part));
+    store_strips(&part, 0, part.n);
+  }
+}
+
+/* All strips at once, step by step: the threads share each step. */
+static void run_steps(Wino *j, float *v) {
+  Strips all = {j, 0, dm_ceil_div(j->n_tile, LANES), v, NULL};
+  all.m = v + n_group(&all) * POSITIONS * j->v_step;
+  clear_rest(&all);
+  dm_parallel_for(all.n, 1, transform_strips, &all);
+  dm_parallel_for(POSITIONS * n_group(&all), 1, multiply_groups, &all);
+  dm_parallel_for(all.n, 1, store_strips, &all);
 }
 
 /* Odd heights and widths end with a tile of which half is not stored. */
@@ -328,22 +375,30 @@ static void cut_tiles(Wino *j) {
 }
 
 /* Forward or dx: transforms the weights once, then runs the strips as tasks. The transforms of
-   a task hold at most TASK_BYTES, so that they stay in L2 or L3 while they are multiplied. */
+   a task hold at most TASK_BYTES, so that they stay in L2 or L3 while they are multiplied.
+   Tasks are smaller where they are fewer than the threads, which share each step where there
+   are fewer groups of strips: that changes who computes an element, not how. */
 static dm_status run(Wino *j, const char *op) {
   cut_tiles(j);
-  j->u_step = dm_ceil_div(j->out, j->kn->mr) * j->kn->mr * j->in + APART;
-  j->u = dm_scratch(DM_SCRATCH_JOB, POSITIONS * j->u_step * 4);
-  if (!j->u) return dm_fail(DM_EMEM, "%s: out of memory for the weights' transforms", op);
   const int64_t strips = dm_ceil_div(j->n_tile, LANES);
   j->n_strip = TASK_BYTES / (POSITIONS * LANES * (j->in + j->out) * 4);
   j->n_strip = dm_max_i64(1, dm_min_i64(STRIPS, j->n_strip));
   j->width = dm_max_i64(1, j->kn->nr / LANES) * LANES;
   j->v_step = j->in * j->width + APART;
   j->m_step = j->out * j->width + APART;
-  j->n_strip = dm_even_part(strips, j->n_strip, j->width / LANES);
-  dm_parallel_for(dm_ceil_div(j->out, j->kn->mr), dm_max_i64(1, (1 << 10) / j->in),
+  const int64_t threads = dm_threads_here(), group = j->width / LANES;
+  const int64_t groups = dm_ceil_div(strips, group);
+  const bool steps = groups < threads;
+  if (!steps) j->n_strip = dm_min_i64(j->n_strip, dm_ceil_div(strips, threads));
+  j->n_strip = dm_even_part(strips, j->n_strip, group);
+  j->u_step = dm_ceil_div(j->out, j->kn->mr) * j->kn->mr * j->in + APART;
+  const int64_t kept = steps ? groups * (j->v_step + j->m_step) : 0;
+  j->u = dm_scratch(DM_SCRATCH_JOB, POSITIONS * (j->u_step + kept) * 4);
+  if (!j->u) return dm_fail(DM_EMEM, "%s: out of memory for the transforms of the weights", op);
+  dm_parallel_for(dm_ceil_div(j->out, j->kn->mr), dm_max_i64(1, (1 << 8) / j->in),
                   transform_weights, j);
-  dm_parallel_for(dm_ceil_div(strips, j->n_strip), 1, run_tasks, j);
+  if (steps) run_steps(j, j->u + POSITIONS * j->u_step);
+  else dm_parallel_for(dm_ceil_div(strips, j->n_strip), 1, run_tasks, j);
   dm_scratch_trim(DM_SCRATCH_JOB);
   if (!atomic_load(&j->failed)) return DM_OK;
   return dm_fail(DM_EMEM, "%s: out of memory for the transforms", op);

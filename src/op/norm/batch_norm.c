@@ -118,11 +118,11 @@ static void describe_channels(dm_ChannelJob *j, const dm_Tensor *x) {
   j->x = dm_tensor_data(x);
 }
 
-/* Runs fn over all channels in parallel. */
+/* Runs fn over all channels in parallel; it reads them several times. */
 static void for_channels(dm_RangeFn *fn, dm_ChannelJob *j) {
   const int64_t per = j->n_run * j->run;
   if (j->n_channel * per > 0)
-    dm_parallel_for(j->n_channel, dm_max_i64(1, DM_POINT_GRAIN / per), fn, j);
+    dm_parallel_for(j->n_channel, dm_max_i64(1, DM_POINT_GRAIN / 4 / per), fn, j);
 }
 
 /* invstd = 1 / sqrt(var + eps) of n channels in the compute type, by float64; they may be the
