@@ -517,7 +517,8 @@ static void check_packing(const dm_Kernel *kn, const dm_Kernel *plain, dm_DType 
   const bool is_few = below(3) == 0; /* few rows fill their panel */
   const int width = is_few ? 1 + (int)below(DM_FEW_ROWS) : below(2) ? kn->mr : kn->nr;
   const int n = is_few ? width : 1 + (int)below(width);
-  const int64_t k = 1 + below(40), size = k * width, gap = below(3);
+  const int64_t k = below(2) ? 16 * (1 + below(2)) : 1 + below(40); /* blocks fill it, or not */
+  const int64_t size = k * width, gap = below(3);
   const bool rows = below(2);
   const int64_t ls = rows ? 1 : k + gap, ks = rows ? n + gap : 1;
   void *src = random_array(from, rows ? (k - 1) * ks + n : (n - 1) * ls + k);
