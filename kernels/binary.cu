@@ -8,15 +8,9 @@
 #include "op/pointwise/binary.h"
 
 /* Functions of CUDA that are off by a bit or two where the host's are exact. A power of 1 is
-   its base, of which the gradient of a square is made, and a power of 2 a product. The
-   hypotenuse of a side that is too short to count is the other one, which else rounds to
-   infinity. */
+   its base, of which the gradient of a square is made, and a power of 2 a product. */
 template <class C> static __device__ inline C exact_pow(C a, C b) {
   return b == 1 ? a : b == 2 ? a * a : (C)pow(a, b);
-}
-template <class C> static __device__ inline C exact_hypot(C a, C b) {
-  const C x = fabs(a), y = fabs(b), most = x > y ? x : y, least = x > y ? y : x;
-  return least < most * C(0x1p-54) && most < C(INFINITY) ? most : (C)hypot(a, b);
 }
 
 /* Each row becomes a functor over a float type, NAME_pair. Few are compiled alone: most share a

@@ -33,6 +33,13 @@ template <class C, int N> struct dm_Inputs {
    operands. */
 template <class T> static constexpr DM_HD int dm_pack_size() { return 16 / (int)sizeof(T); }
 
+/* CUDA's hypot is off by a bit or two where the host's is exact. The hypotenuse of a side that
+   is too short to count is the other one, which else rounds to infinity. */
+template <class C> static __device__ inline C exact_hypot(C a, C b) {
+  const C x = fabs(a), y = fabs(b), most = x > y ? x : y, least = x > y ? y : x;
+  return least < most * C(0x1p-54) && most < C(INFINITY) ? most : (C)hypot(a, b);
+}
+
 /* Reads m elements at p as the compute type, as one word when m fills the run, and writes
    them. The loops have a fixed length, so that the arrays stay in registers. */
 template <class C, class T, int V>

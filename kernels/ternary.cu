@@ -9,6 +9,7 @@ extern "C" {
 
 /* Each row becomes a functor over a float type and one over int64. */
 #define U(x) ((uint64_t)(x))
+#define hypot exact_hypot
 #define TRIPLE(NAME, N, FLOAT_EXPR, INT_EXPR)                             \
   template <class real> struct NAME##_triple {                            \
     real p, q;                                                            \
@@ -28,38 +29,45 @@ extern "C" {
   };
 #include "base/triple.inc"
 #undef U
+#undef hypot
 
-/* The formulas of N operands in one functor; `op` selects. */
+/* The formulas of N operands in one functor, and the gradients in another, whose logarithms
+   take registers; `op` selects. */
 enum Triple {
 #define TRIPLE(NAME, N, ...) NAME##_id,
 #include "base/triple.inc"
 };
-template <int N, class C> struct Triples {
+static constexpr bool is_gradient(Triple id) { return id >= product_back_id; }
+template <int N, bool gradient, class C> struct Triples {
   C p, q, op;
   template <int V> __device__ void all(const C (*x)[V], C *y) const {
     switch ((int)op) {
-#define TRIPLE(NAME, OPERANDS, ...)                                                  \
-  case NAME##_id:                                                                    \
-    if constexpr (N == OPERANDS) return dm_each<N, V>(NAME##_triple<C>{p, q}, x, y); \
+#define TRIPLE(NAME, OPERANDS, ...)                                    \
+  case NAME##_id:                                                      \
+    if constexpr (N == OPERANDS && is_gradient(NAME##_id) == gradient) \
+      return dm_each<N, V>(NAME##_triple<C>{p, q}, x, y);              \
     break;
 #include "base/triple.inc"
     }
     for (int i = 0; i < V; i++) y[i] = 0;
   }
 };
-template <int N, class C> static constexpr bool dm_switches<Triples<N, C>> = true;
+template <int N, bool gradient, class C>
+static constexpr bool dm_switches<Triples<N, gradient, C>> = true;
 
 /* Computes in the output's dtype, integers in int64. A mask is the first operand, read as a
    number of that dtype. */
-template <int N> struct TriplesOf { template <class C> using Functor = Triples<N, C>; };
-template <int N>
+template <int N, bool gradient> struct TriplesOf {
+  template <class C> using Functor = Triples<N, gradient, C>;
+};
+template <int N, bool gradient = false>
 static dm_status run(Triple op, dm_Tensor *out, dm_Tensor *const *in, double p, double q) {
-  typedef TriplesOf<N> F;
+  typedef TriplesOf<N, gradient> F;
   const dm_DType dtype = (dm_DType)out->dtype;
   if (dm_is_float(dtype))
     return dm_pointwise_any<F::template Functor, F::template Functor, N>(out, in, dtype, p, q,
                                                                          op);
-  const Triples<N, int64_t> whole = {dm_saturate_i64(p), dm_saturate_i64(q), op};
+  const Triples<N, gradient, int64_t> whole = {dm_saturate_i64(p), dm_saturate_i64(q), op};
   return dm_strided<int64_t, N>(out, in, whole);
 }
 
@@ -101,4 +109,12 @@ DM_CUDA_KERNEL(huber_term_cuda) {
 DM_CUDA_KERNEL(huber_backward_cuda) {
   const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
   return run<3>(huber_backward_id, c->out[0], c->in, a->bound, a->unit);
+}
+
+/* gy times a partial derivative. */
+DM_CUDA_KERNEL(triple_backward_cuda) {
+  const dm_TripleBackwardAttr *a = DM_ATTR(dm_TripleBackwardAttr, c);
+  const Triple formula = (Triple)a->formula;
+  return c->n_in == 2 ? run<2, true>(formula, c->out[0], c->in, a->p, 0)
+                      : run<3, true>(formula, c->out[0], c->in, a->p, 0);
 }

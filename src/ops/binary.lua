@@ -32,7 +32,6 @@ op.binary "div" {
   tensors = "x#, other#",
   options = {"rounding_mode:enum(none|trunc|floor)=none"},
   saves = "C0 I1",
-  flags = "widen",
   doc = "x / other; a float, or rounded by rounding_mode",
 }
 
@@ -40,7 +39,6 @@ op.binary "pow" {
   tensors = "x#, exponent#",
   saves = "I0 I1 O0",
   autocast = {cuda = "fp32"},
-  flags = "widen",
   doc = "x to the exponent",
 }
 
@@ -74,7 +72,6 @@ op.binary "atan2" {
   tensors = "x, other#",
   saves = "I0 I1",
   autocast = {cuda = "promote"},
-  flags = "widen",
   doc = "angle of the point (other, x), radians",
 }
 
@@ -87,21 +84,18 @@ op.binary "copysign" {
 op.binary "hypot" {
   tensors = "x, other",
   saves = "I0 I1",
-  flags = "widen",
   doc = "sqrt(x^2 + other^2), without overflow",
 }
 
 op.binary "xlogy" {
   tensors = "x#, other#",
   saves = "I0 I1",
-  flags = "widen",
   doc = "x * log(other), 0 where x is 0",
 }
 
 op.binary "logaddexp" {
   tensors = "x, other",
   saves = "I0 I1",
-  flags = "widen",
   doc = "log(exp(x) + exp(other)), without overflow",
 }
 
@@ -109,14 +103,12 @@ op.binary "logaddexp2" {
   tensors = "x, other",
   gradient = "logaddexp_grad",
   saves = "I0 I1",
-  flags = "widen",
   doc = "log2(2^x + 2^other), without overflow",
 }
 
 op.binary "special_xlog1py" {
   tensors = "x#, other#",
   saves = "I0 I1",
-  flags = "widen",
   doc = "x * log(1 + other), 0 where x is 0",
 }
 

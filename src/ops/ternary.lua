@@ -43,7 +43,7 @@ op.kernel "nan_to_number" {
 op.kernel "lerp" {
   tensors = "x, end, weight#",
   saves = "I0 I1 I2",
-  flags = "inplace pointwise layout widen",
+  flags = "inplace pointwise layout",
   doc = "x + weight * (end - x)",
 }
 
@@ -52,7 +52,7 @@ op.kernel "addcmul" {
   options = {"value:num=1"},
   saves = "I1 I2",
   autocast = {cuda = "promote"},
-  flags = "inplace pointwise layout widen",
+  flags = "inplace pointwise layout",
   attr = "dm_ValueAttr",
   doc = "x + value * t1 * t2",
 }
@@ -62,7 +62,15 @@ op.kernel "addcdiv" {
   options = {"value:num=1"},
   saves = "I1 I2",
   autocast = {cuda = "promote"},
-  flags = "inplace pointwise layout widen",
+  flags = "inplace pointwise layout",
   attr = "dm_ValueAttr",
   doc = "x + value * t1 / t2",
+}
+
+op.kernel "triple_backward" {
+  tensors = "gy, a, b?",
+  options = {"formula:int", "p:num"},
+  gradient = false,
+  flags = "hidden pointwise layout",
+  doc = "gy times a partial derivative of an op of several operands",
 }

@@ -6,7 +6,9 @@
    decides, and a number changes a tensor's dtype only when its kind is higher.
 
    A gradient is computed for the broadcast shape, with no regard to which operand was
-   repeated; the tape sums it to the operand's own shape. */
+   repeated; the tape sums it to the operand's own shape. One of several steps is a formula of
+   base/triple.inc, in one pass; create_graph composes the steps of ops, of 16 bits in float32,
+   so that both round once. */
 #include "op/pointwise/binary.h"
 #include "op/pointwise/unary.h"
 
@@ -172,7 +174,14 @@ void div_grad(dm_Grad *g) {
     return;
   }
   if (g->need[0]) g->gx[0] = x_div(x, gy, b);
-  if (g->need[1]) g->gx[1] = x_mul(x, x_scale(x, gy, -1), x_div(x, x_div(x, a, b), b));
+  if (!g->need[1]) return;
+  if (!g->create_graph) {
+    g->gx[1] = x_partial(x, DM_TRIPLE_div_back, 0, gy, a, b);
+    return;
+  }
+  b = dm_x_widen(x, b);
+  a = x_div(x, x_div(x, dm_x_widen(x, a), b), b);
+  g->gx[1] = x_mul(x, x_scale(x, dm_x_widen(x, gy), -1), a);
 }
 
 /* A bool tensor: a == v. */
@@ -180,10 +189,22 @@ static dm_Tensor *equals(dm_X *x, dm_Tensor *a, double v) {
   return dm_x(x, DM_OP_eq, NULL, 2, a, dm_x_number(x, v));
 }
 
+/* The gradient of a square and of a cube, in one pass. */
+static bool simple_power_grad(dm_Grad *g) {
+  dm_Tensor *a = g->in[0], *b = g->in[1];
+  double p;
+  if (g->create_graph || !dm_is_number(b, &p) || (p != 2 && p != 3)) return false;
+  g->gx[0] = x_partial(g->x, p == 2 ? DM_TRIPLE_square_back : DM_TRIPLE_cube_back, p, g->gy[0],
+                       a, NULL);
+  return true;
+}
+
 /* d a^b: b a^(b-1), and a^b log a; 0 where the exponent or the value is 0, whatever gy is. */
 void pow_grad(dm_Grad *g) {
+  if (simple_power_grad(g)) return;
   dm_X *x = g->x;
-  dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1], *y = g->out[0];
+  dm_Tensor *gy = dm_x_widen(x, g->gy[0]), *y = dm_x_widen(x, g->out[0]);
+  dm_Tensor *a = dm_x_widen(x, g->in[0]), *b = dm_x_widen(x, g->in[1]);
   dm_Tensor *zero = dm_x_number(x, 0);
   if (g->need[0]) {
     dm_Tensor *d = x_mul(x, b, dm_x(x, DM_OP_pow, NULL, 2, a, x_shift(x, b, -1)));
@@ -233,11 +254,18 @@ void remainder_grad(dm_Grad *g) { modulo_grad(g, DM_ROUND_FLOOR); }
 /* y = atan2(a, b): gy b / (a^2 + b^2), and -gy a / (a^2 + b^2); 0 at the origin. */
 void atan2_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  dm_Tensor *a = g->in[0], *b = g->in[1];
+  dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1];
+  if (!g->create_graph) {
+    if (g->need[0]) g->gx[0] = x_partial(x, DM_TRIPLE_atan2_back, 1, gy, a, b);
+    if (g->need[1]) g->gx[1] = x_partial(x, DM_TRIPLE_atan2_back, -1, gy, b, a);
+    return;
+  }
+  a = dm_x_widen(x, a);
+  b = dm_x_widen(x, b);
   dm_Tensor *r2 = x_add(x, x_mul(x, a, a), x_mul(x, b, b));
   dm_Tensor *origin = equals(x, r2, 0), *zero = dm_x_number(x, 0);
   dm_Tensor *safe = x_where(x, origin, dm_x_number(x, 1), r2);
-  dm_Tensor *w = x_where(x, origin, zero, x_div(x, g->gy[0], safe));
+  dm_Tensor *w = x_where(x, origin, zero, x_div(x, dm_x_widen(x, gy), safe));
   if (g->need[0]) g->gx[0] = x_mul(x, w, b);
   if (g->need[1]) g->gx[1] = x_scale(x, x_mul(x, w, a), -1);
 }
@@ -256,15 +284,31 @@ void copysign_grad(dm_Grad *g) {
 /* y = sqrt(a^2 + b^2): gy a / y, and gy b / y, with y that is not rounded to 16 bits. */
 void hypot_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  dm_Tensor *y = dm_x(x, DM_OP_hypot, NULL, 2, g->in[0], g->in[1]);
-  for (int i = 0; i < 2; i++)
-    if (g->need[i]) g->gx[i] = x_mul(x, g->gy[0], x_div(x, g->in[i], y));
+  for (int i = 0; i < 2; i++) {
+    dm_Tensor *gy = g->gy[0], *a = g->in[i], *b = g->in[1 - i];
+    if (!g->need[i]) continue;
+    if (!g->create_graph) {
+      g->gx[i] = x_partial(x, DM_TRIPLE_hypot_back, 0, gy, a, b);
+    } else {
+      a = dm_x_widen(x, a);
+      dm_Tensor *y = dm_x(x, DM_OP_hypot, NULL, 2, a, dm_x_widen(x, b));
+      g->gx[i] = x_mul(x, dm_x_widen(x, gy), x_div(x, a, y));
+    }
+  }
 }
 
 /* log b, 0 where a is 0 and the logarithm is none; and a / b. */
 void xlogy_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1], *zero = dm_x_number(x, 0);
+  if (!g->create_graph) {
+    if (g->need[0]) g->gx[0] = x_partial(x, DM_TRIPLE_xlogy_back, 0, gy, a, b);
+    if (g->need[1]) g->gx[1] = x_partial(x, DM_TRIPLE_xlogy_other_back, 0, gy, a, b);
+    return;
+  }
+  gy = dm_x_widen(x, gy);
+  a = dm_x_widen(x, a);
+  b = dm_x_widen(x, b);
   if (g->need[0]) {
     dm_Tensor *none = dm_x(x, DM_OP_le, NULL, 2, b, zero);
     dm_Tensor *flat = dm_x(x, DM_OP_logical_and, NULL, 2, equals(x, a, 0), none);
@@ -277,6 +321,14 @@ void xlogy_grad(dm_Grad *g) {
 void special_xlog1py_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1];
+  if (!g->create_graph) {
+    if (g->need[0]) g->gx[0] = x_partial(x, DM_TRIPLE_xlog1py_back, 0, gy, a, b);
+    if (g->need[1]) g->gx[1] = x_partial(x, DM_TRIPLE_xlog1py_other_back, 0, gy, a, b);
+    return;
+  }
+  gy = dm_x_widen(x, gy);
+  a = dm_x_widen(x, a);
+  b = dm_x_widen(x, b);
   if (g->need[0]) {
     dm_Tensor *none = x_test(x, DM_OP_le, b, -1);
     dm_Tensor *flat = dm_x(x, DM_OP_logical_and, NULL, 2, equals(x, a, 0), none);
@@ -299,8 +351,13 @@ void logaddexp_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const double base = g->op == &dm_ops[DM_OP_logaddexp2] ? DM_LN_2 : 1;
   for (int i = 0; i < 2; i++) {
+    dm_Tensor *gy = g->gy[0], *a = g->in[i], *b = g->in[1 - i];
     if (!g->need[i]) continue;
-    dm_Tensor *lead = x_scale(x, x_sub(x, g->in[i], g->in[1 - i]), base);
-    g->gx[i] = x_mul(x, g->gy[0], x_unary(x, DM_OP_sigmoid, lead));
+    if (!g->create_graph) {
+      g->gx[i] = x_partial(x, DM_TRIPLE_logaddexp_back, base, gy, a, b);
+    } else {
+      dm_Tensor *lead = x_scale(x, x_sub(x, dm_x_widen(x, a), dm_x_widen(x, b)), base);
+      g->gx[i] = x_mul(x, dm_x_widen(x, gy), x_unary(x, DM_OP_sigmoid, lead));
+    }
   }
 }

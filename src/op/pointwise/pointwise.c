@@ -317,6 +317,12 @@ void dm_pointwise_bools(dm_Tensor *out, dm_Tensor *a, dm_Tensor *b, const dm_Poi
   dm_loops()->truth(p, dm_tensor_data(out), out->numel, &truth);
 }
 
+bool dm_is_number(dm_Tensor *t, double *v) {
+  if (!(t->flags & DM_T_NUMBER)) return false;
+  dm_load_f64(t->dtype, dm_tensor_data(t), 1, 1, v);
+  return true;
+}
+
 /* ---- short hands of compositions; they do nothing after a step that failed ---- */
 
 /* a + b, a - b, a b and a / b with broadcasting and promotion of dtypes. */
@@ -343,6 +349,12 @@ dm_Tensor *x_cast(dm_X *x, dm_Tensor *a, dm_DType to) {
   const int64_t dtype = to;
   if (x->st != DM_OK || a->dtype == to) return a;
   return dm_x(x, DM_OP_cast, &dtype, 1, a);
+}
+
+dm_Tensor *x_partial(dm_X *x, int formula, double p, dm_Tensor *gy, dm_Tensor *a,
+                     dm_Tensor *b) {
+  const dm_TripleBackwardAttr attr = {formula, p};
+  return dm_x(x, DM_OP_triple_backward, &attr, b ? 3 : 2, gy, a, b);
 }
 
 /* A mask, or another tensor, in t's dtype, so that it can be multiplied. */

@@ -17,6 +17,9 @@ dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType 
 void dm_pointwise_bools(dm_Tensor *out, dm_Tensor *a, dm_Tensor *b, const dm_Pointwise *fn,
                         const double *param);
 
+/* Whether t is a host number, and then which one. */
+bool dm_is_number(dm_Tensor *t, double *v);
+
 /* Compositions' short hands; see dm_x. */
 dm_Tensor *x_add(dm_X *x, dm_Tensor *a, dm_Tensor *b);
 dm_Tensor *x_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b);
@@ -33,6 +36,9 @@ dm_Tensor *x_whole(dm_X *x, int64_t v);                     /* as dm_x_number, o
 dm_Tensor *x_floor(dm_X *x, dm_Tensor *a, double low);      /* a, but never below low */
 /* a - b, of which no history is kept: a term to add what no gradient shall see */
 dm_Tensor *x_constant_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b);
+/* gy times a partial derivative, a formula of base/triple.inc of gy, a and perhaps b, with its
+   number p, in one pass; it has no gradient itself. */
+dm_Tensor *x_partial(dm_X *x, int formula, double p, dm_Tensor *gy, dm_Tensor *a, dm_Tensor *b);
 /* norm p along a dim */
 dm_Tensor *x_norm(dm_X *x, dm_Tensor *a, double p, int64_t dim, bool keepdim);
 /* sum over dims (n = -1: all), keeping them as size 1 or not */

@@ -146,10 +146,24 @@ dm_status lerp_cpu(dm_Call *c) { return run(c->out[0], 3, c->in, DM_TRIPLE_lerp,
 
 /* y = a + w (b - a): gy (1 - w), gy w, and gy (b - a). */
 void lerp_grad(dm_Grad *g) {
+  dm_X *x = g->x;
   dm_Tensor *gy = g->gy[0], *w = g->in[2];
-  if (g->need[0]) g->gx[0] = x_mul(g->x, gy, x_shift(g->x, x_scale(g->x, w, -1), 1));
-  if (g->need[1]) g->gx[1] = x_mul(g->x, gy, w);
-  if (g->need[2]) g->gx[2] = x_mul(g->x, gy, x_sub(g->x, g->in[1], g->in[0]));
+  double v;
+  if (g->need[1]) g->gx[1] = x_mul(x, gy, w);
+  if (dm_is_number(w, &v)) {
+    if (g->need[0]) g->gx[0] = x_scale(x, gy, 1 - v);
+    return;
+  }
+  if (!g->create_graph) {
+    if (g->need[0]) g->gx[0] = x_partial(x, DM_TRIPLE_lerp_back, 0, gy, w, NULL);
+    if (g->need[2])
+      g->gx[2] = x_partial(x, DM_TRIPLE_difference_back, 0, gy, g->in[1], g->in[0]);
+    return;
+  }
+  gy = dm_x_widen(x, gy);
+  if (g->need[0]) g->gx[0] = x_mul(x, gy, x_shift(x, x_scale(x, dm_x_widen(x, w), -1), 1));
+  if (g->need[2])
+    g->gx[2] = x_mul(x, gy, x_sub(x, dm_x_widen(x, g->in[1]), dm_x_widen(x, g->in[0])));
 }
 
 /* ---- x + value * t1 * t2, x + value * t1 / t2 ---- */
@@ -167,22 +181,49 @@ dm_status addcdiv_cpu(dm_Call *c) {
 /* y = x + v a b: gy, gy v b, and gy v a. */
 void addcmul_grad(dm_Grad *g) {
   const double value = DM_ATTR(dm_ValueAttr, g)->value;
+  dm_X *x = g->x;
   g->gx[0] = g->gy[0];
-  if (!g->need[1] && !g->need[2]) return;
-  dm_Tensor *gv = x_scale(g->x, g->gy[0], value);
-  if (g->need[1]) g->gx[1] = x_mul(g->x, gv, g->in[2]);
-  if (g->need[2]) g->gx[2] = x_mul(g->x, gv, g->in[1]);
+  for (int i = 1; i <= 2; i++) {
+    dm_Tensor *gy = g->gy[0], *other = g->in[3 - i];
+    if (!g->need[i]) continue;
+    if (!g->create_graph) {
+      g->gx[i] = x_partial(x, DM_TRIPLE_product_back, value, gy, other, NULL);
+    } else {
+      gy = x_scale(x, dm_x_widen(x, gy), value);
+      g->gx[i] = x_mul(x, gy, dm_x_widen(x, other));
+    }
+  }
 }
 
 /* y = x + v a / b: gy, gy v / b, and -gy v a / b^2. */
 void addcdiv_grad(dm_Grad *g) {
   const double value = DM_ATTR(dm_ValueAttr, g)->value;
-  dm_Tensor *t1 = g->in[1], *t2 = g->in[2];
-  g->gx[0] = g->gy[0];
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *t1 = g->in[1], *t2 = g->in[2];
+  g->gx[0] = gy;
   if (!g->need[1] && !g->need[2]) return;
-  dm_Tensor *over = x_div(g->x, x_scale(g->x, g->gy[0], value), t2);
+  if (!g->create_graph) {
+    if (g->need[1]) g->gx[1] = x_partial(x, DM_TRIPLE_quotient_back, value, gy, t2, NULL);
+    if (g->need[2]) g->gx[2] = x_partial(x, DM_TRIPLE_addcdiv_back, value, gy, t1, t2);
+    return;
+  }
+  t1 = dm_x_widen(x, t1);
+  t2 = dm_x_widen(x, t2);
+  dm_Tensor *over = x_div(x, x_scale(x, dm_x_widen(x, gy), value), t2);
   if (g->need[1]) g->gx[1] = over;
-  if (g->need[2]) g->gx[2] = x_mul(g->x, over, x_div(g->x, x_unary(g->x, DM_OP_neg, t1), t2));
+  if (g->need[2]) g->gx[2] = x_mul(x, over, x_div(x, x_unary(x, DM_OP_neg, t1), t2));
+}
+
+/* ---- gradients in one pass ---- */
+
+/* gy has the shape to which the operands broadcast, and the result's dtype, or float32. */
+dm_status triple_backward_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+dm_status triple_backward_cpu(dm_Call *c) {
+  const dm_TripleBackwardAttr *a = DM_ATTR(dm_TripleBackwardAttr, c);
+  return run(c->out[0], c->n_in, c->in, (int)a->formula, a->p, 0);
 }
 
 /* ---- Huber losses, whose gradient op/loss composes ---- */
