@@ -61,32 +61,35 @@ static void dm_store_b16(dm_DType to, void *dst, int64_t stride, int64_t n,
 
 /* One run in one compute type. A dense operand that already has the type is used without a
    copy; one that is broadcast along the run (stride 0) is widened once, in the first block. */
-#define RUN(SUFFIX, TYPE, DTYPE, COMPUTE)                                                      \
-  static void run_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {    \
-    const Job *j = ctx;                                                                        \
-    TYPE buf[DM_POINT_IN + 1][DM_BLOCK];                                                       \
-    const TYPE *in[DM_POINT_IN];                                                               \
-    const bool direct = j->dtype[0] == DTYPE && stride[0] == 1;                                \
-    bool dense = direct;                                                                       \
-    for (int i = 1; i <= j->n_in; i++) dense &= j->dtype[i] == DTYPE && stride[i] == 1;        \
-    const int64_t most = dense ? n : DM_BLOCK;                                                 \
-    for (int64_t at = 0; at < n; at += most) {                                                 \
-      const int64_t m = dm_min_i64(most, n - at);                                              \
-      for (int i = 0; i < j->n_in; i++) {                                                      \
-        const int64_t s = stride[i + 1];                                                       \
-        const char *p = ptr[i + 1] + at * s * j->it.size[i + 1];                               \
-        if (j->dtype[i + 1] == DTYPE && s == 1) {                                              \
-          in[i] = (const TYPE *)(const void *)p;                                               \
-        } else {                                                                               \
-          if (at == 0 || s != 0) dm_load_##SUFFIX((dm_DType)j->dtype[i + 1], p, s, m, buf[i]); \
-          in[i] = buf[i];                                                                      \
-        }                                                                                      \
-      }                                                                                        \
-      char *q = ptr[0] + at * stride[0] * j->it.size[0];                                       \
-      TYPE *out = direct ? (TYPE *)(void *)q : buf[DM_POINT_IN];                               \
-      COMPUTE;                                                                                 \
-      if (!direct) dm_store_##SUFFIX((dm_DType)j->dtype[0], q, stride[0], m, out);             \
-    }                                                                                          \
+#define RUN(SUFFIX, TYPE, DTYPE, COMPUTE)                                                   \
+  static void run_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) { \
+    const Job *j = ctx;                                                                     \
+    TYPE buf[DM_POINT_IN + 1][DM_BLOCK];                                                    \
+    const TYPE *in[DM_POINT_IN];                                                            \
+    const bool direct = j->dtype[0] == DTYPE && stride[0] == 1;                             \
+    bool dense = direct;                                                                    \
+    for (int i = 1; i <= j->n_in; i++) dense &= j->dtype[i] == DTYPE && stride[i] == 1;     \
+    const int64_t most = dense ? n : DM_BLOCK;                                              \
+    for (int64_t at = 0; at < n; at += most) {                                              \
+      const int64_t m = dm_min_i64(most, n - at);                                           \
+      for (int i = 0; i < j->n_in; i++) {                                                   \
+        const int64_t s = stride[i + 1];                                                    \
+        const char *p = ptr[i + 1] + at * s * j->it.size[i + 1];                            \
+        if (j->dtype[i + 1] == DTYPE && s == 1) {                                           \
+          in[i] = (const TYPE *)(const void *)p;                                            \
+        } else {                                                                            \
+          if (at == 0 || s != 0)                                                            \
+            dm_load_##SUFFIX((dm_DType)j->dtype[i + 1], p, s, s == 0 ? 1 : m, buf[i]);      \
+          if (at == 0 && s == 0)                                                            \
+            dm_loops()->move[dm_move_of(sizeof(TYPE))](buf[i], 1, buf[i], 0, m);            \
+          in[i] = buf[i];                                                                   \
+        }                                                                                   \
+      }                                                                                     \
+      char *q = ptr[0] + at * stride[0] * j->it.size[0];                                    \
+      TYPE *out = direct ? (TYPE *)(void *)q : buf[DM_POINT_IN];                            \
+      COMPUTE;                                                                              \
+      if (!direct) dm_store_##SUFFIX((dm_DType)j->dtype[0], q, stride[0], m, out);          \
+    }                                                                                       \
   }
 RUN(f32, float, DM_F32, j->fn->f32(in, out, m, j->param))
 RUN(f64, double, DM_F64, j->fn->f64(in, out, m, j->param))
