@@ -147,6 +147,56 @@ describe("dm.fft", function()
   end)
 end)
 
+describe("windows", function()
+  local function i0(v)
+    local sum, term = 1, 1
+    for k = 1, 200 do
+      term = term * (v / 2 / k) ^ 2
+      sum = sum + term
+    end
+    return sum
+  end
+  local wanted = { -- of u from 0 to 1
+    hann_window = function(u) return math.sin(math.pi * u) ^ 2 end,
+    hamming_window = function(u) return 0.54 - 0.46 * math.cos(2 * math.pi * u) end,
+    blackman_window = function(u)
+      return 0.42 - 0.5 * math.cos(2 * math.pi * u) + 0.08 * math.cos(4 * math.pi * u)
+    end,
+    bartlett_window = function(u) return 1 - math.abs(2 * u - 1) end,
+    kaiser_window = function(u) return i0(24 * math.sqrt(u * (1 - u))) / i0(12) end,
+  }
+  for name, formula in pairs(wanted) do
+    it(name .. " has the values of its formula", function()
+      for dtype, error in pairs{float64 = 4e-15, float32 = 2e-6, bfloat16 = 4e-3} do
+        for _, periodic in ipairs{true, false} do
+          for _, n in ipairs{2, 3, 8, 301} do
+            local window = dm[name](n, {periodic = periodic, dtype = dtype, device = "cpu"})
+            local got, period = window:totable(), periodic and n or n - 1
+            for k = 0, n - 1 do
+              local apart = math.abs(formula(k / period) - got[k + 1])
+              assert(apart <= error, ("%s, %s: %d of %d"):format(dtype, periodic, k, n))
+              if not periodic then assert.equal(got[n - k], got[k + 1]) end
+            end
+          end
+        end
+      end
+      assert.same({1}, dm[name](1):totable())
+      assert.equal(0, dm[name](0):numel())
+    end)
+  end
+
+  it("end at 0, and large numbers do not overflow", function()
+    for _, name in ipairs{"hann_window", "blackman_window", "bartlett_window"} do
+      for _, at in ipairs{1, 9} do
+        assert.equal(0, dm[name](9, {periodic = false, device = "cpu"})[at]:item())
+      end
+    end
+    local sharp = dm.kaiser_window(5, {periodic = false, beta = 900, device = "cpu"})
+    assert.same({0, 1, 0}, {sharp[1]:item(), sharp[3]:item(), sharp[5]:item()})
+    assert.same({1, 1}, dm.kaiser_window(2, {beta = 0, device = "cpu"}):totable())
+  end)
+end)
+
 describe("dm.stft", function()
   it("comes back by istft, on any window that covers the points", function()
     local x = dm.randn(3, 100, {dtype = "float64"})

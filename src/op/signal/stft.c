@@ -26,12 +26,18 @@ static dm_status check_window(const dm_Call *c, const dm_WindowAttr *w) {
   return DM_OK;
 }
 
-/* from + k by / n in float64, where n points make a period: k counts from 0. */
-static dm_Tensor *points(dm_X *x, const dm_WindowAttr *w, double from, double by) {
+/* The dtype of the arithmetic: float64 where that is wanted, else float32. */
+static dm_DType inner_dtype(const dm_WindowAttr *w) {
+  return dm_compute_dtype(w->dtype < 0 ? dm_default_dtype() : (dm_DType)w->dtype);
+}
+
+/* end (2 k / n - 1), where n points make a period and k counts from 0. The two halves of a
+   whole window have the same points but for the sign. */
+static dm_Tensor *points(dm_X *x, const dm_WindowAttr *w, double end) {
   const double n =
       (double)(w->periodic || w->window_length < 2 ? w->window_length : w->window_length - 1);
-  const double last = from + by * (double)(w->window_length - 1) / n;
-  const dm_LinspaceAttr a = {from, last, w->window_length, DM_F64, w->device};
+  const double last = end * (2 * (double)(w->window_length - 1) / n - 1);
+  const dm_LinspaceAttr a = {-end, last, w->window_length, inner_dtype(w), w->device};
   return dm_x(x, DM_OP_linspace, &a, 0);
 }
 
@@ -43,47 +49,53 @@ static dm_status give_window(dm_Call *c, dm_X *x, const dm_WindowAttr *w, dm_Ten
   return x->st;
 }
 
-/* a - b cos(t) + c cos(2 t) for t from 0 to 2 pi: Hann, Hamming, Blackman */
-static dm_status cosines(dm_Call *c, dm_X *x, const dm_WindowAttr *w, const double by[3]) {
+/* alpha + beta cos(t) for t from -pi to pi: Hann, Hamming */
+static dm_status raised_cosine(dm_Call *c, dm_X *x, const dm_WindowAttr *w, double alpha,
+                               double beta) {
   DM_TRY(check_window(c, w));
-  dm_Tensor *t = points(x, w, 0, 2 * DM_PI);
-  dm_Tensor *y = x_shift(x, x_scale(x, x_unary(x, DM_OP_cos, t), -by[1]), by[0]);
-  if (by[2] != 0) y = x_add(x, y, x_scale(x, x_unary(x, DM_OP_cos, x_scale(x, t, 2)), by[2]));
-  return give_window(c, x, w, y);
+  dm_Tensor *y = x_unary(x, DM_OP_cos, points(x, w, DM_PI));
+  return give_window(c, x, w, x_shift(x, x_scale(x, y, beta), alpha));
 }
-/* (1 - cos(t)) / 2 */
 dm_status hann_window_compose(dm_Call *c, dm_X *x) {
-  return cosines(c, x, DM_ATTR(dm_WindowAttr, c), (double[]){0.5, 0.5, 0});
+  return raised_cosine(c, x, DM_ATTR(dm_WindowAttr, c), 0.5, 0.5);
 }
-dm_status blackman_window_compose(dm_Call *c, dm_X *x) {
-  return cosines(c, x, DM_ATTR(dm_WindowAttr, c), (double[]){0.42, 0.5, 0.08});
-}
-/* alpha - beta cos(t) */
 dm_status hamming_window_compose(dm_Call *c, dm_X *x) {
   const dm_HammingWindowAttr *a = c->attr;
   const dm_WindowAttr w = {a->window_length, a->periodic, a->dtype, a->device};
-  return cosines(c, x, &w, (double[]){a->alpha, a->beta, 0});
+  return raised_cosine(c, x, &w, a->alpha, a->beta);
+}
+
+/* 0.42 + 0.5 cos(t) + 0.08 cos(2 t), where cos(2 t) is 2 cos(t)^2 - 1 */
+dm_status blackman_window_compose(dm_Call *c, dm_X *x) {
+  const dm_WindowAttr *w = DM_ATTR(dm_WindowAttr, c);
+  DM_TRY(check_window(c, w));
+  dm_Tensor *y = x_unary(x, DM_OP_cos, points(x, w, DM_PI));
+  y = x_mul(x, y, x_shift(x, x_scale(x, y, 0.16), 0.5));
+  return give_window(c, x, w, x_shift(x, y, 0.34));
 }
 
 /* 1 - |t| over t from -1 to 1 */
 dm_status bartlett_window_compose(dm_Call *c, dm_X *x) {
   const dm_WindowAttr *w = DM_ATTR(dm_WindowAttr, c);
   DM_TRY(check_window(c, w));
-  dm_Tensor *t = x_unary(x, DM_OP_abs, points(x, w, -1, 2));
+  dm_Tensor *t = x_unary(x, DM_OP_abs, points(x, w, 1));
   return give_window(c, x, w, x_shift(x, x_scale(x, t, -1), 1));
 }
 
-/* i0(beta sqrt(1 - t^2)) / i0(beta) over t from -1 to 1; Kaiser 1974 */
+/* i0(beta sqrt(1 - t^2)) / i0(beta) over t from -1 to 1; Kaiser 1974. With i0(v) = i0e(v)
+   exp(v), a large beta does not overflow. */
 dm_status kaiser_window_compose(dm_Call *c, dm_X *x) {
   const dm_KaiserWindowAttr *a = c->attr;
   const dm_WindowAttr w = {a->window_length, a->periodic, a->dtype, a->device};
+  const double beta = fabs(a->beta);
   DM_TRY(check_window(c, &w));
-  dm_Tensor *t = points(x, &w, -1, 2);
+  dm_Tensor *t = points(x, &w, 1);
   t = x_floor(x, x_shift(x, x_scale(x, x_mul(x, t, t), -1), 1), 0);
-  t = x_scale(x, x_unary(x, DM_OP_sqrt, t), fabs(a->beta));
-  const dm_FullAttr whole = {{0, {0}}, a->beta, DM_F64, a->device};
-  dm_Tensor *top = x_unary(x, DM_OP_i0, dm_x(x, DM_OP_full, &whole, 0));
-  return give_window(c, x, &w, x_div(x, x_unary(x, DM_OP_i0, t), top));
+  t = x_scale(x, x_unary(x, DM_OP_sqrt, t), beta);
+  const dm_FullAttr whole = {{0, {0}}, beta, inner_dtype(&w), a->device};
+  dm_Tensor *top = x_unary(x, DM_OP_special_i0e, dm_x(x, DM_OP_full, &whole, 0));
+  dm_Tensor *y = x_div(x, x_unary(x, DM_OP_special_i0e, t), top);
+  return give_window(c, x, &w, x_mul(x, y, x_unary(x, DM_OP_exp, x_shift(x, t, -beta))));
 }
 
 /* ---- stretches ---- */
