@@ -455,7 +455,8 @@ describe("elements that a mask chooses", function()
 end)
 
 describe("positions of nonzero elements", function()
-  local shapes = {{1}, {511}, {1030}, {7, 1}, {1, 600}, {30, 20}, {3, 1, 5, 40}, {2, 0, 3}}
+  local shapes = {{1}, {511}, {1030}, {7, 1}, {1, 600}, {30, 20}, {3, 1, 5, 40}, {2, 0, 3},
+    {3, 11, 1000}} -- the last one is more than one stretch
   for _, shape in ipairs(shapes) do
     it(("of shape {%s}"):format(table.concat(shape, ", ")), function()
       for name, element in pairs{some = function(i) return i * i % 7 % 3 end,
@@ -558,4 +559,42 @@ describe("orders", function()
       end
     end)
   end
+end)
+
+describe("ranges", function()
+  local cpu = {device = "cpu"}
+  it("have the elements that a formula of float64 gives, rounded once", function()
+    for _, n in ipairs{1, 2, 3, 255, 256, 257, 511, 513, 1030} do
+      local list, mirrored = {}, {}
+      for i = 0, n - 1 do
+        list[i + 1] = 0.3 + i * 0.1
+        mirrored[i + 1] = i < math.max(1, n // 2) and -1.1 + i * (1.8 / (n - 1))
+          or 0.7 - (n - 1 - i) * (1.8 / (n - 1))
+      end
+      if n == 1 then mirrored = {-1.1} end
+      for _, dtype in ipairs{"float64", "float32", "bfloat16"} do
+        local want = dm.tensor(list, {dtype = "float64", device = "cpu"}):to(dtype)
+        local got = dm.arange(0.3, 0.3 + (n - 0.5) * 0.1, 0.1, {dtype = dtype, device = "cpu"})
+        assert.is_true(dm.equal(want, got), ("arange of %d, %s"):format(n, dtype))
+        want = dm.tensor(mirrored, {dtype = "float64", device = "cpu"}):to(dtype)
+        got = dm.linspace(-1.1, 0.7, n, {dtype = dtype, device = "cpu"})
+        assert.is_true(dm.equal(want, got), ("linspace of %d, %s"):format(n, dtype))
+      end
+    end
+    assert.equal(0, dm.arange(5, 4, cpu):numel())
+    assert.equal(-math.huge, 1 / dm.linspace(-1, -0.0, 3, cpu)[3]:item())
+  end)
+end)
+
+describe("a column times a row", function()
+  it("has the products, also in rows of several blocks", function()
+    for _, dtype in ipairs{"float32", "float64", "int64", "bfloat16"} do
+      local a = dm.arange(1, 40, {device = "cpu"}):to(dtype)
+      local b = (dm.arange(1, 1100, {device = "cpu"}) % 7):to(dtype)
+      local want = a:reshape(40, 1):expand(40, 1100):contiguous() *
+        b:expand(40, 1100):contiguous()
+      assert.is_true(dm.equal(want, dm.outer(a, b)), dtype)
+      assert.is_true(dm.equal(want:t():contiguous(), dm.outer(b, a)), dtype)
+    end
+  end)
 end)

@@ -65,6 +65,41 @@ describe("the first of many", function()
   end)
 end)
 
+describe("dm.bucketize", function()
+  it("counts the boundaries below, of one number or of blocks of them", function()
+    local big = math.maxinteger
+    for _, dtype in ipairs{"int64", "float32"} do
+      for _, n in ipairs{0, 1, 2, 3, 5, 8, 31, 64, 65} do
+        local edges, x = {}, {}
+        for i = 1, n do edges[i] = i // 2 * 3 end -- pairs of equal ones
+        for i = 1, 1030 do x[i] = i * 7 % 109 - 3 end
+        if dtype == "int64" then
+          x[5], x[6] = big, math.mininteger
+          if n > 8 then edges[n - 1], edges[n] = big, big end
+        end
+        local b = dm.tensor(edges, {dtype = "int64", device = "cpu"}):to(dtype)
+        local t = dm.tensor(x, {dtype = "int64", device = "cpu"}):to(dtype)
+        for _, right in ipairs{false, true} do
+          local got = t:bucketize(b, {right = right}):totable()
+          for i, v in ipairs(x) do
+            local count = 0
+            for _, edge in ipairs(edges) do
+              if edge < v or right and edge == v then count = count + 1 end
+            end
+            assert.equal(count + 1, got[i], ("%s, %d edges, x = %d"):format(dtype, n, v))
+          end
+          assert.equal(got[3], t[3]:bucketize(b, {right = right}):item())
+        end
+      end
+    end
+    local edges = dm.tensor({-math.huge, 0, math.huge, NAN}, {device = "cpu"})
+    local x = dm.tensor({NAN, -0.0, math.huge}, {device = "cpu"})
+    assert.same({4, 2, 3}, x:bucketize(edges):totable())
+    assert.same({5, 3, 4}, x:bucketize(edges, {right = true}):totable())
+    assert.same({true, true, true}, dm.isin(x, edges):totable())
+  end)
+end)
+
 describe("ops that count", function()
   it("count positions from 1", function()
     assert.same({1, 0, 2}, dm.bincount(dm.tensor{1, 3, 3}):totable())

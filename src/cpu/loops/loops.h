@@ -179,6 +179,11 @@ typedef struct dm_Loops {
                     int64_t n, float *to, int64_t to_step);
   /* n >= DM_COPY_BLOCK bytes, which do not overlap. */
   void (*copy_long)(char *to, const char *from, int64_t n);
+  /* Adds to below[i] how many of n rising edges are less than key[i]; right: less or equal. */
+  void (*edges_below)(const uint64_t *edge, int64_t n, bool right, const uint64_t *key,
+                      int64_t m, int64_t *below);
+  /* v[i] = from + (first + i each) by in float64, rounded once to float32 or as it is; few. */
+  void (*ramp[2])(double from, double by, int64_t first, int each, int64_t n, void *v);
   /* By dm_move_of: n elements, steps apart, of any sign; and a and b in turns. */
   void (*move[4])(void *to, int64_t to_step, const void *from, int64_t from_step, int64_t n);
   void (*zip[4])(void *to, const void *a, const void *b, int64_t n);

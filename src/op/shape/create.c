@@ -89,15 +89,21 @@ typedef struct Ramp {
   int64_t n;
 } Ramp;
 
-/* Thread body: elements [begin, end) of a ramp, in blocks of float64. */
+/* Thread body: elements [begin, end) of a ramp, with the bits of dm_ramp_at. Float32 is
+   computed where it shall be, other dtypes come from blocks of float64. Elements from `mirror`
+   on count down to the last one. */
 static void ramp_range(void *ctx, int64_t begin, int64_t end) {
   const Ramp *r = ctx;
-  const int64_t size = dm_dtype_size(r->dtype);
+  const dm_Ramp of = r->of;
+  const bool narrow = r->dtype == DM_F32;
   double buf[BLOCK];
-  for (int64_t at = begin; at < end; at += BLOCK) {
-    const int64_t n = dm_min_i64(BLOCK, end - at);
-    for (int64_t k = 0; k < n; k++) buf[k] = dm_ramp_at(r->of, at + k, r->n);
-    dm_store_f64(r->dtype, r->dst + at * size, 1, n, buf);
+  for (int64_t at = begin, n; at < end; at += n) {
+    char *const to = r->dst + at * dm_dtype_size(r->dtype);
+    void *const v = narrow ? (void *)to : buf;
+    n = dm_min_i64(BLOCK, (at < of.mirror ? dm_min_i64(end, of.mirror) : end) - at);
+    if (at < of.mirror) dm_loops()->ramp[!narrow](of.start, of.step, at, 1, n, v);
+    else dm_loops()->ramp[!narrow](of.stop, -of.step, r->n - 1 - at, -1, n, v);
+    if (!narrow) dm_store_f64(r->dtype, to, 1, n, buf);
   }
 }
 

@@ -20,6 +20,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "core/copy.h"
+#include "cpu/loops/loops.h"
 #include "cpu/scratch.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
@@ -386,28 +387,17 @@ dm_status bucketize_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* The number of edges below the key (right: below or equal to it), by binary search. */
-static int64_t edges_below(const Buckets *b, uint64_t key) {
-  int64_t low = 0, high = b->n;
-  while (low < high) {
-    const int64_t mid = low + (high - low) / 2;
-    if (b->right ? b->edge[mid] <= key : b->edge[mid] < key) low = mid + 1;
-    else high = mid;
-  }
-  return low;
-}
 /* Thread body: the buckets of elements [begin, end). */
 static void bucket_range(void *ctx, int64_t begin, int64_t end) {
   const Buckets *b = ctx;
   uint64_t key[DM_BLOCK];
+  int64_t below[DM_BLOCK];
   for (int64_t at = begin; at < end; at += DM_BLOCK) {
     const int64_t m = dm_min_i64(DM_BLOCK, end - at);
     load_keys(b->from, b->as_float, b->x + at * dm_dtype_size(b->from), 1, m, key);
-    for (int64_t i = 0; i < m; i++) {
-      const int64_t v = edges_below(b, key[i]) + b->base;
-      if (b->to == DM_I64) ((int64_t *)(void *)b->y)[at + i] = v;
-      else ((int32_t *)(void *)b->y)[at + i] = (int32_t)v;
-    }
+    for (int64_t i = 0; i < m; i++) below[i] = b->base;
+    dm_loops()->edges_below(b->edge, b->n, b->right, key, m, below);
+    dm_store_i64(b->to, b->y + at * dm_dtype_size(b->to), 1, m, below);
   }
 }
 
@@ -699,6 +689,17 @@ typedef struct RowAt {
   int64_t first, at[DM_MAX_DIM];
 } RowAt;
 
+/* The row of an element of t, which is not empty. */
+static RowAt row_of(const dm_Tensor *t, int64_t element) {
+  const int last = t->ndim - 1;
+  RowAt row = {0};
+  if (last < 0) return row;
+  int64_t rest = element / t->shape[last];
+  row.first = rest * t->shape[last];
+  for (int d = last - 1; d >= 0; rest /= t->shape[d--]) row.at[d] = rest % t->shape[d];
+  return row;
+}
+
 /* Moves on to the row of an element, and writes the element's position. */
 static void write_position(RowAt *row, const dm_Tensor *t, int64_t element, int64_t *to,
                            int base) {
@@ -710,31 +711,79 @@ static void write_position(RowAt *row, const dm_Tensor *t, int64_t element, int6
   to[last] = element - row->first + base;
 }
 
-/* Returns the number of nonzero elements of a contiguous tensor and writes their
-   positions to `to` (count, ndim), one row each, unless `to` is NULL. */
-static int64_t scan_nonzero(const dm_Tensor *dense, int64_t *to, int base) {
-  int16_t at[DM_BLOCK];
-  const char *x = dm_tensor_data(dense);
-  const dm_DType type = (dm_DType)dense->dtype;
-  int64_t count = 0;
-  RowAt row = {0};
-  for (int64_t first = 0, n; first < dense->numel; first += DM_BLOCK, count += n) {
-    n = find_nonzero(type, x + first * dm_dtype_size(type),
-                     dm_min_i64(DM_BLOCK, dense->numel - first), at);
-    for (int64_t i = 0; to && i < n; i++)
-      write_position(&row, dense, first + at[i], to + (count + i) * dense->ndim, base);
+/* A search of a contiguous tensor, in stretches of STRETCH elements: how many nonzero ones each
+   stretch has, and then, before each, how many; to (count, ndim): their positions. */
+enum { STRETCH = 64 * DM_BLOCK };
+typedef struct Search {
+  const dm_Tensor *dense;
+  int64_t *count, *to;
+  int base;
+} Search;
+
+/* Thread body: counts the stretches [begin, end). */
+static void count_stretches(void *ctx, int64_t begin, int64_t end) {
+  const Search *s = ctx;
+  const dm_DType type = (dm_DType)s->dense->dtype;
+  const char *x = dm_tensor_data(s->dense);
+  double v[DM_BLOCK];
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t last = dm_min_i64(s->dense->numel, (u + 1) * STRETCH);
+    int64_t count = 0;
+    for (int64_t at = u * STRETCH; at < last; at += DM_BLOCK) {
+      const int64_t m = dm_min_i64(DM_BLOCK, last - at);
+      dm_load_f64(type, x + at * dm_dtype_size(type), 1, m, v);
+      for (int64_t i = 0; i < m; i++) count += v[i] != 0;
+    }
+    s->count[u] = count;
   }
-  return count;
+}
+
+/* Thread body: writes the positions of the stretches [begin, end). */
+static void write_stretches(void *ctx, int64_t begin, int64_t end) {
+  const Search *s = ctx;
+  const dm_Tensor *const t = s->dense;
+  const dm_DType type = (dm_DType)t->dtype;
+  const char *x = dm_tensor_data(t);
+  int16_t at[DM_BLOCK];
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t from = u * STRETCH, last = dm_min_i64(t->numel, from + STRETCH);
+    int64_t *to = s->to + s->count[u] * t->ndim;
+    RowAt row = row_of(t, from);
+    for (int64_t first = from; first < last; first += DM_BLOCK) {
+      const int64_t n = find_nonzero(type, x + first * dm_dtype_size(type),
+                                     dm_min_i64(DM_BLOCK, last - first), at);
+      for (int64_t i = 0; i < n; i++, to += t->ndim)
+        write_position(&row, t, first + at[i], to, s->base);
+    }
+  }
+}
+
+/* The number of nonzero elements of a tensor of the CPU; their positions to `to`, one row each,
+   unless it is NULL. */
+static dm_status search_nonzero(dm_Tensor *x, int64_t *to, int base, int64_t *count) {
+  const int64_t n = (x->numel + STRETCH - 1) / STRETCH;
+  Search s = {.to = to, .base = base};
+  dm_Tensor *dense = NULL;
+  *count = 0;
+  DM_TRY(dm_dense_new(x, &dense));
+  s.dense = dense;
+  s.count = dm_alloc(dm_max_i64(1, n) * (int64_t)sizeof *s.count);
+  const dm_status st = s.count ? DM_OK : dm_fail(DM_EMEM, "nonzero: out of memory");
+  if (s.count) dm_parallel_for(n, 1, count_stretches, &s);
+  for (int64_t u = 0; s.count && u < n; u++) {
+    const int64_t found = s.count[u];
+    s.count[u] = *count;
+    *count += found;
+  }
+  if (s.count && to) dm_parallel_for(n, 1, write_stretches, &s);
+  dm_tensor_unref(&dense);
+  dm_free(s.count);
+  return st;
 }
 /* The number of nonzero elements of a tensor on any device, which the rule needs for
    the output's shape. */
 static dm_status count_nonzero(dm_Tensor *x, int64_t *count) {
-  dm_Tensor *dense = NULL;
-  if (x->device.type != DM_CPU) return dm_count_far(x, count);
-  DM_TRY(dm_dense_new(x, &dense));
-  *count = scan_nonzero(dense, NULL, 0);
-  dm_tensor_unref(&dense);
-  return DM_OK;
+  return x->device.type == DM_CPU ? search_nonzero(x, NULL, 0, count) : dm_count_far(x, count);
 }
 /* out: int64 positions (count, ndim). The count is read before the output is made,
    so the op waits for the device. */
@@ -746,10 +795,7 @@ dm_status nonzero_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status nonzero_cpu(dm_Call *c) {
-  dm_Tensor *dense = NULL;
+  int64_t count;
   if (c->out[0]->numel == 0) return DM_OK;
-  DM_TRY(dm_dense_new(c->in[0], &dense));
-  (void)scan_nonzero(dense, dm_tensor_data(c->out[0]), c->base);
-  dm_tensor_unref(&dense);
-  return DM_OK;
+  return search_nonzero(c->in[0], dm_tensor_data(c->out[0]), c->base, &count);
 }
