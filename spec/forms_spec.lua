@@ -137,6 +137,12 @@ describe("broadcasting", function()
     near(dm.trapezoid(y[1]:expand(2, 3, 4), x:expand(2, 3, 4)),
       dm.trapezoid(y[1], x:expand(2, 3, 4)))
     same(dm.zeros(2), dm.trapezoid(dm.zeros(2, 0)))
+    for dim = 1, 3 do -- a constant step, and the same one as points
+      local points = dm.arange(1, y:size(dim)) * 0.3
+      near(dm.trapezoid(y, points, {dim = dim}), dm.trapezoid(y, {dx = 0.3, dim = dim}))
+    end
+    same(dm.tensor(0), dm.trapezoid(dm.ones(1)))
+    same(dm.tensor(4), dm.trapezoid(dm.tensor{1, 2, 3}))
     assert.refuses("wanted 4 points", function() dm.trapezoid(y, x:narrow(2, 1, 3)) end)
   end)
 

@@ -41,6 +41,15 @@ dm_status diff_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* The trapezoidal rule for a constant step, whose half is h: 2 h times the sum of y along dim
+   without half of its two ends, as in PyTorch. */
+static dm_Tensor *even_trapezoid(dm_X *x, dm_Tensor *y, int64_t dim, double h) {
+  dm_Tensor *first = dm_x(x, DM_OP_select, &(int64_t[2]){dim, 0}, 1, y);
+  dm_Tensor *last = dm_x(x, DM_OP_select, &(int64_t[2]){dim, -1}, 1, y);
+  dm_Tensor *ends = x_scale(x, x_add(x, first, last), h);
+  return x_sub(x, x_scale(x, x_sum(x, y, (dm_Ints){1, {dim}}, false), 2 * h), ends);
+}
+
 /* The trapezoidal rule along dim: sum over i of (y_i + y_(i+1)) / 2 * (x_(i+1) - x_i),
    with a constant step dx where no x is given. x is the vector of y's points, or has dims
    of its own; its steps broadcast with y. No points give 0. */
@@ -56,8 +65,12 @@ dm_status trapezoid_compose(dm_Call *c, dm_X *x) {
     c->out[0] = x_sum(x, y, along, false);
     return x->st;
   }
+  if (!at) {
+    c->out[0] = even_trapezoid(x, y, dim, a->dx / 2);
+    return x->st;
+  }
   dm_Tensor *sum = x_add(x, later(x, y, dim), earlier(x, y, dim));
-  if (at && at->ndim <= y->ndim) {
+  if (at->ndim <= y->ndim) {
     int64_t shape[DM_MAX_DIM];
     for (int d = 0, lead = y->ndim - at->ndim; d < y->ndim; d++)
       shape[d] = at->ndim == 1 ? (d == dim ? at->numel : 1)
@@ -66,13 +79,12 @@ dm_status trapezoid_compose(dm_Call *c, dm_X *x) {
     at = x_reshape(x, at, y->ndim, shape);
   }
   DM_TRY(x->st);
-  const int own = at ? (int)from_end + at->ndim : 0; /* the dim of x */
-  if (at && at->shape[own] != n)
+  const int own = (int)from_end + at->ndim; /* the dim of x */
+  if (at->shape[own] != n)
     return dm_fail(DM_EARG, "trapezoid: y has shape %s, x %s, wanted %lld points along the dim",
                    DM_SHAPE(y), DM_SHAPE(c->in[1]), (long long)n);
-  if (at) sum = x_mul(x, sum, x_sub(x, later(x, at, own), earlier(x, at, own)));
-  sum = x_sum(x, sum, along, false);
-  c->out[0] = x_scale(x, sum, at ? 0.5 : a->dx / 2);
+  sum = x_mul(x, sum, x_sub(x, later(x, at, own), earlier(x, at, own)));
+  c->out[0] = x_scale(x, x_sum(x, sum, along, false), 0.5);
   return x->st;
 }
 
