@@ -81,6 +81,12 @@ describe("reductions", function()
       want = want[name](want, 2):totable()
       for i = 1, 130 do near(want[i], got[i], 40, name) end
     end
+    for _, dtype in ipairs{"float32", "bfloat16"} do
+      local y = (x / 50 + 1):to(dtype)
+      local got, want = y:prod(1):double():totable(), y:t():contiguous():double():prod(2):totable()
+      local size = dtype == "float32" and 0.1 or 1e4
+      for i = 1, 130 do near(want[i], got[i], size * want[i], "prod") end
+    end
   end)
 
   it("meet infinities and NaN wherever they stand", function()
@@ -108,6 +114,20 @@ describe("reductions", function()
     local none = dm.full({2, 50}, -INF)
     assert.same({-INF, -INF}, none:logsumexp(2):totable())
     assert.same({-INF, -INF}, none:amax(2):totable())
+    local wide = dm.zeros(300, 600) -- strips of columns, and the rest
+    for i, odd in ipairs{INF, -INF, NAN} do
+      for _, column in ipairs{i, 100 + i, 590 + i} do wide[150 + i][column] = odd end
+    end
+    for _, dtype in ipairs{"float32", "bfloat16"} do
+      local t = wide:to(dtype)
+      for name, want in pairs{amax = {INF, 0, NAN}, amin = {0, -INF, NAN}, prod = {NAN, NAN, NAN}} do
+        local got = t[name](t, 1):float():totable()
+        for i = 1, 3 do
+          for _, column in ipairs{i, 100 + i, 590 + i} do near(want[i], got[column], 1, name) end
+        end
+        assert.equal(0, got[50])
+      end
+    end
   end)
 
   it("of numbers far from zero keep their differences", function()

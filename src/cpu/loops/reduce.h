@@ -27,8 +27,8 @@ enum {
 };
 
 /* A row of outputs at once: v (rows, n), whose rows lie `step` apart, joins what each has so
-   far, row after row. */
-typedef void dm_ReduceColumnsF32(float *so_far, const float *v, int64_t step, int64_t rows,
+   far, row after row: floats, and doubles for products. */
+typedef void dm_ReduceColumnsF32(void *so_far, const float *v, int64_t step, int64_t rows,
                                  int64_t n, float param);
 
 /* Adds rows of n neighbouring elements of a dtype to as many floats, row after row; the rows

@@ -41,8 +41,7 @@ typedef struct Job {
   dm_ReduceColumnsF32 *columns; /* NULL: tiles are gathered and joined column by column */
   double param;
   dm_Acc *acc;  /* (n_out, n_chunk); NULL where n_chunk is 1: a unit finishes its outputs */
-  bool adds;    /* tiles of sums, which need not be states */
-  double *sums; /* (n_chunk, n_out), in acc's stead */
+  double *sums; /* (n_chunk, n_out), in acc's stead where there are columns */
   dm_Tensor *const *out;
   int base;
   /* Most of the bytes, which are written by dims_into as far as they are read. */
@@ -156,7 +155,7 @@ PASSES(f64, double, DM_F64)
 PASSES(i64, int64_t, DM_I64)
 #undef PASSES
 
-/* Joins n rows of w->cols neighbouring elements to as many running floats; the rows lie `step`
+/* Joins n rows of w->cols neighbouring elements to as many running results; the rows lie `step`
    elements apart. */
 static void join_rows(const Pass *w, const char *p, int64_t step, int64_t n) {
   const Job *j = w->j;
@@ -180,33 +179,25 @@ static void join_rows(const Pass *w, const char *p, int64_t step, int64_t n) {
 static void tile_columns(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
   join_rows(ctx, ptr[0], stride[0], n);
 }
-/* The floats of a tile are its states. */
-static void end_columns(const Pass *w) {
-  const float *v = w->buf;
-  for (int64_t k = 0; k < w->cols; k++) {
-    dm_Acc more = w->j->reduction->start;
-    more.a = (double)v[k];
-    w->j->reduction->merge(w->acc + k * w->j->n_chunk, &more);
-  }
-}
 
-/* ---- sums in tiles ----
-   The sum of ROWS rows is a float, and the sum of those a double. */
+/* ---- sums, products and extremes in tiles ----
+   An output is a double. The sum of ROWS rows is a float, which joins it; products are doubles
+   from the start; of extremes all rows are joined as floats. */
 
-typedef struct Sums {
+typedef struct Columns {
   Pass pass;
   float group[BROAD]; /* of the rows since the last flush */
   double sum[BROAD];
-} Sums;
+} Columns;
 
-static void flush_sums(Sums *s) {
+static void flush_sums(Columns *s) {
   for (int64_t k = 0; k < s->pass.cols; k++) s->sum[k] += (double)s->group[k];
   memset(s->group, 0, sizeof *s->group * (size_t)s->pass.cols);
   s->pass.fill = 0;
 }
 
 static void tile_sums(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
-  Sums *s = ctx;
+  Columns *s = ctx;
   Pass *w = &s->pass;
   const Job *j = w->j;
   const int64_t step = stride[0] * j->red.size[0];
@@ -220,8 +211,8 @@ static void tile_sums(void *ctx, char *const *ptr, const int64_t *stride, int64_
   }
 }
 
-/* Stores n outputs from `first` on, whose sums are given. */
-static void finish_sums(const Job *j, double *sum, int64_t first, int64_t n) {
+/* Stores n outputs from `first` on, whose states are given. */
+static void finish_columns(const Job *j, double *sum, int64_t first, int64_t n) {
   const dm_DType to = (dm_DType)j->out[0]->dtype;
   for (int64_t k = 0; k < n && !j->reduction->plain; k++) {
     const dm_Acc acc = {.a = sum[k]};
@@ -230,11 +221,24 @@ static void finish_sums(const Job *j, double *sum, int64_t first, int64_t n) {
   dm_store_f64(to, (char *)dm_tensor_data(j->out[0]) + first * dm_dtype_size(to), 1, n, sum);
 }
 
-/* Adds the chunks' sums in order. */
-static void merge_sums(const Job *j) {
-  for (int64_t k = 1; k < j->n_chunk; k++)
-    for (int64_t i = 0; i < j->n_out; i++) j->sums[i] += j->sums[k * j->n_out + i];
-  finish_sums(j, j->sums, 0, j->n_out);
+/* Joins the chunks' states in order. */
+static void merge_columns(const Job *j) {
+  for (int64_t k = 1; k < j->n_chunk; k++) {
+    double *const to = j->sums;
+    const double *later = j->sums + k * j->n_out;
+    switch (j->reduction->loop) {
+    case DM_REDUCE_PROD:
+      for (int64_t i = 0; i < j->n_out; i++) to[i] *= later[i];
+      break;
+    case DM_REDUCE_TOP: /* a NaN wins, and stays */
+      for (int64_t i = 0; i < j->n_out; i++)
+        to[i] = (later[i] > to[i]) | (later[i] != later[i]) ? later[i] : to[i];
+      break;
+    default:
+      for (int64_t i = 0; i < j->n_out; i++) to[i] += later[i];
+    }
+  }
+  finish_columns(j, j->sums, 0, j->n_out);
 }
 
 /* Merges the chunks of outputs first .. first + n - 1, whose states are at acc, in order and
@@ -303,29 +307,35 @@ static Unit unit_at(const Job *j, int64_t u, dm_Iter *it, Pass *w) {
   return unit;
 }
 
-/* Thread body of sums in tiles. Those of less than ROWS rows are the floats themselves. */
-static void by_sums(void *ctx, int64_t begin, int64_t end) {
+/* Thread body of sums, products and extremes in tiles. Sums of less than ROWS rows are the
+   floats themselves. */
+static void by_columns(void *ctx, int64_t begin, int64_t end) {
   const Job *j = ctx;
+  const int loop = j->reduction->loop;
+  const bool product = loop == DM_REDUCE_PROD, sum = !product && loop != DM_REDUCE_TOP;
   const bool plain = j->reduction->plain && !j->sums && j->n_red < ROWS;
+  const double start = j->reduction->start.a;
   const dm_DType to = (dm_DType)j->out[0]->dtype;
   dm_Iter it = j->red;
-  Sums s;
-  s.pass.buf = s.group;
+  Columns s;
+  s.pass.buf = product ? (void *)s.sum : s.group;
   for (int64_t u = begin; u < end; u++) {
     const Unit unit = unit_at(j, u, &it, &s.pass);
     const int64_t n = s.pass.cols;
-    memset(s.group, 0, sizeof *s.group * (size_t)n);
-    memset(s.sum, 0, sizeof *s.sum * (size_t)n);
-    dm_iter_range(&it, unit.lo, unit.hi, tile_sums, &s);
+    for (int64_t k = 0; k < n; k++) s.group[k] = (float)start;
+    for (int64_t k = 0; k < n; k++) s.sum[k] = start;
+    dm_iter_range(&it, unit.lo, unit.hi, sum ? tile_sums : tile_columns, &s);
     if (plain) {
       dm_store_f32(to, (char *)dm_tensor_data(j->out[0]) + unit.o * dm_dtype_size(to), 1, n,
                    s.group);
       continue;
     }
-    flush_sums(&s);
+    if (sum) flush_sums(&s);
+    else if (!product)
+      for (int64_t k = 0; k < n; k++) s.sum[k] = (double)s.group[k];
     if (j->sums)
       memcpy(j->sums + unit.chunk * j->n_out + unit.o, s.sum, sizeof *s.sum * (size_t)n);
-    else finish_sums(j, s.sum, unit.o, n);
+    else finish_columns(j, s.sum, unit.o, n);
   }
 }
 
@@ -337,22 +347,16 @@ static void by_tiles(void *ctx, int64_t begin, int64_t end) {
     double f64[TILE * ROWS];
     int64_t i64[TILE * ROWS];
   } buf;
-  dm_RunFn *run = j->columns             ? tile_columns
-                  : j->compute == DM_F32 ? tile_f32
-                  : j->compute == DM_F64 ? tile_f64
-                                         : tile_i64;
-  dm_Acc local[BROAD];
+  dm_RunFn *run = j->compute == DM_F32 ? tile_f32 : j->compute == DM_F64 ? tile_f64 : tile_i64;
+  dm_Acc local[TILE];
   dm_Iter it = j->red;
   for (int64_t u = begin; u < end; u++) {
     Pass w = {.acc = local, .buf = &buf};
     const Unit unit = unit_at(j, u, &it, &w);
     if (j->acc) w.acc = j->acc + unit.o * j->n_chunk + unit.chunk;
     for (int64_t k = 0; k < w.cols; k++) w.acc[k * j->n_chunk] = j->reduction->start;
-    for (int64_t k = 0; j->columns && k < w.cols; k++)
-      buf.f32[k] = (float)j->reduction->start.a;
     dm_iter_range(&it, unit.lo, unit.hi, run, &w);
-    if (j->columns) end_columns(&w);
-    else if (j->compute == DM_F32) flush_f32(&w);
+    if (j->compute == DM_F32) flush_f32(&w);
     else if (j->compute == DM_F64) flush_f64(&w);
     else flush_i64(&w);
     if (!j->acc) finish(j, local, unit.o, w.cols);
@@ -405,13 +409,12 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   j.step = j.kept.stride[0][j.kept.ndim - 1];
   j.tile = j.columns ? BROAD : TILE;
   if (better_in_tiles(&j)) j.n_tile = (j.width + j.tile - 1) / j.tile;
-  j.adds = j.n_tile && j.n_red > 0 && j.columns &&
-           (reduction->loop == DM_REDUCE_SUM || reduction->loop == DM_REDUCE_NANSUM);
+  const bool columns = j.columns && j.n_tile && j.n_red > 0;
   j.chunk = chunk_of(&j);
   j.n_chunk = dm_max_i64(1, (j.n_red + j.chunk - 1) / j.chunk);
   dm_Acc local[64];
   const int64_t n_acc = j.n_out * j.n_chunk;
-  if (j.adds && j.n_chunk > 1) {
+  if (columns && j.n_chunk > 1) {
     j.sums = dm_scratch(DM_SCRATCH_JOB, n_acc * (int64_t)sizeof *j.sums);
     if (!j.sums) return dm_fail(DM_EMEM, "reduction: out of memory");
   } else if (j.n_chunk > 1 || j.n_red == 0) {
@@ -426,12 +429,12 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
     const int64_t cost =
         dm_min_i64(j.chunk, j.n_red) * (j.n_tile ? dm_min_i64(j.tile, j.width) : 1);
     dm_parallel_for(rows * j.n_chunk, dm_max_i64(1, DM_POINT_GRAIN / cost),
-                    j.adds     ? by_sums
+                    columns    ? by_columns
                     : j.n_tile ? by_tiles
                                : by_rows,
                     &j);
   }
-  if (j.sums) merge_sums(&j);
+  if (j.sums) merge_columns(&j);
   if (j.acc) finish(&j, j.acc, 0, j.n_out);
   dm_scratch_trim(DM_SCRATCH_JOB);
   return DM_OK;
