@@ -46,6 +46,35 @@ describe("dm.linalg", function()
     assert.is_true((x.grad - want):abs():max():item() < 1e-12)
   end)
 
+  it("solves triangles of a few blocks, for few columns and for many", function()
+    for _, n in ipairs{1, 31, 32, 33, 70} do
+      for _, columns in ipairs{1, 7, 8, 9, 40} do
+        for i, dtype in ipairs{"float64", "float32"} do
+          local a = (dm.randn(2, n, n, DOUBLE) * 0.1 + dm.eye(n, DOUBLE) * 2):to(dtype)
+          local b = dm.randn(2, n, columns, {dtype = dtype})
+          for k = 0, 7 do
+            local upper, left, unit = k % 2 == 1, k & 2 == 2, k & 4 == 4
+            local options = {upper = upper, left = left, unitriangular = unit}
+            local t = upper and a:triu() or a:tril()
+            if unit then
+              t = t - dm.diag_embed(t:diagonal(0, -2, -1)) + dm.eye(n, {dtype = dtype})
+            end
+            local right = left and b or b:transpose(-2, -1)
+            local x = linalg.solve_triangular(a, right, options)
+            local back = left and t:matmul(x) or x:matmul(t)
+            local apart = (back - right):abs():amax():item()
+            assert(apart < (i == 1 and 1e-12 or 1e-4), apart)
+            assert.is_true(dm.equal(x[2], linalg.solve_triangular(a[2], right[2], options)))
+          end
+        end
+      end
+    end
+    local wide = dm.eye(40)
+    wide[35][35] = 0
+    refuses("the matrix is singular: diagonal element 35 is 0", linalg.solve_triangular, wide,
+      dm.ones(40, 20), {upper = true})
+  end)
+
   it("names the matrix and the pivot", function()
     local two = dm.stack{dm.eye(3), dm.diag(dm.tensor{1.0, 2.0, 0.0})}
     refuses("linalg.inv: matrix 2 is singular: pivot 3 is 0", linalg.inv, two)

@@ -364,28 +364,89 @@ dm_status linalg_cholesky_any(dm_Call *c) {
   return close_work(&w);
 }
 
-/* A X = B or X A = B by trtrs. A is passed untransposed: LAPACK sees A^T with the
-   other triangle and solves with its transpose ('T'). From the right, X A = B is A^T
-   X^T = B^T, and B^T is what LAPACK sees of B. */
+/* A X = B for `cols` columns, X in B's stead and row-major; element (i, j) of A, of which one
+   triangle is read, is a[i * down + j * right]. */
+typedef struct Triangle {
+  int64_t n, down, right;
+  bool upper, unit;
+} Triangle;
+
+/* Rows lo .. hi - 1 of X once the others that they depend on are subtracted. */
+#define SOLVE_ROWS(NAME, TYPE)                                                             \
+  static void NAME(const Triangle *t, const TYPE *a, int64_t lo, int64_t hi, int64_t cols, \
+                   TYPE *x) {                                                              \
+    for (int64_t i = 0; i < hi - lo; i++) {                                                \
+      const int64_t r = t->upper ? hi - 1 - i : lo + i;                                    \
+      const TYPE *of = a + r * t->down, by = of[r * t->right];                             \
+      TYPE *DM_RESTRICT row = x + r * cols;                                                \
+      for (int64_t k = 0; k < i; k++) {                                                    \
+        const int64_t s = t->upper ? hi - 1 - k : lo + k;                                  \
+        const TYPE *DM_RESTRICT done = x + s * cols, f = of[s * t->right];                 \
+        for (int64_t c = 0; c < cols; c++) row[c] -= f * done[c];                          \
+      }                                                                                    \
+      for (int64_t c = 0; c < cols && !t->unit; c++) row[c] /= by;                         \
+    }                                                                                      \
+  }
+SOLVE_ROWS(solve_rows_f32, float)
+SOLVE_ROWS(solve_rows_f64, double)
+#undef SOLVE_ROWS
+
+/* Blocks of rows, from those that depend on no others on; products subtract what is known.
+ *info k: the k-th diagonal element is 0. */
+static dm_status solve_triangle(dm_DType t, const Triangle *at, const void *a, int64_t cols,
+                                void *x, int *info) {
+  enum { BLOCK = 32 };
+  const int64_t n = at->n, size = dm_dtype_size(t), diagonal = at->down + at->right;
+  *info = 0;
+  for (int64_t i = 0; i < n && !at->unit && *info == 0; i++)
+    if (t == DM_F64 ? ((const double *)a)[i * diagonal] == 0
+                    : ((const float *)a)[i * diagonal] == 0)
+      *info = (int)i + 1;
+  for (int64_t done = 0, m; done < n && *info == 0; done += m) {
+    m = dm_min_i64(BLOCK, n - done);
+    const int64_t lo = at->upper ? n - done - m : done, from = at->upper ? lo + m : 0;
+    const dm_Mat known = {(char *)x + from * cols * size, t, cols, 1};
+    const dm_Mat factor = {(const char *)a + (lo * at->down + from * at->right) * size, t,
+                           at->down, at->right};
+    if (done > 0)
+      DM_TRY(dm_gemm(m, cols, done, -1, factor, known, 1, (char *)x + lo * cols * size, t, cols,
+                     NULL, t, DM_BIAS_NONE));
+    if (t == DM_F64) solve_rows_f64(at, a, lo, lo + m, cols, x);
+    else solve_rows_f32(at, a, lo, lo + m, cols, x);
+  }
+  return DM_OK;
+}
+
+/* A X = B or X A = B. From the right, X A = B is A^T X^T = B^T. Few columns go to trtrs, which
+   sees A^T with the other triangle and solves with its transpose ('T'), and of B what it sees
+   is B^T; a reference LAPACK takes many times as long as a product for many columns. */
 dm_status linalg_solve_triangular_any(dm_Call *c) {
+  enum { FEW = 8 };
   const dm_TriangularAttr *at = DM_ATTR(dm_TriangularAttr, c);
   Work w;
   open_work(&w, c, 2, c->out[0]->ndim - 2, c->out[0]->shape);
   const int n = rows_of(&w);
   const int64_t count = w.st == DM_OK ? dm_rows(w.in[1]) * dm_columns(w.in[1]) : 0;
   const int k = n > 0 ? (int)(count / n) : 0;
-  void *x = matrix_buffer(&w, n, k);
+  const bool few = k < FEW, turned = few == at->left;
+  const Triangle own = {n, at->left ? n : 1, at->left ? 1 : n, at->upper == at->left,
+                        at->unitriangular};
+  void *x = turned ? matrix_buffer(&w, n, k) : NULL;
   for (int64_t b = 0; going(&w, b) && count > 0; b++) {
-    const char *from = nth(&w, w.in[1], count, b);
+    const char *from = nth(&w, w.in[1], count, b), *a = nth(&w, w.in[0], (int64_t)n * n, b);
     char *to = nth(&w, w.out[0], count, b);
-    if (at->left) turn(&w, x, from, n, k);
-    else copy_matrix(&w, x, from, count);
-    const int info = dm_lapack_trtrs(w.t, at->upper ? 'L' : 'U', at->left ? 'T' : 'N',
-                                     at->unitriangular ? 'U' : 'N', n, k,
-                                     nth(&w, w.in[0], (int64_t)n * n, b), x);
-    if (singular(&w, b, info, "diagonal element")) break;
-    if (at->left) turn(&w, to, x, k, n);
-    else copy_matrix(&w, to, x, count);
+    void *const v = turned ? x : to;
+    int info = 0;
+    if (!turned) copy_matrix(&w, v, from, count);
+    else if (at->left) turn(&w, v, from, n, k);
+    else turn(&w, v, from, k, n);
+    if (few)
+      info = dm_lapack_trtrs(w.t, at->upper ? 'L' : 'U', at->left ? 'T' : 'N',
+                             at->unitriangular ? 'U' : 'N', n, k, a, v);
+    else w.st = solve_triangle(w.t, &own, a, k, v, &info);
+    if (w.st != DM_OK || singular(&w, b, info, "diagonal element")) break;
+    if (turned && at->left) turn(&w, to, v, k, n);
+    else if (turned) turn(&w, to, v, n, k);
   }
   return close_work(&w);
 }
