@@ -85,6 +85,63 @@ describe("pools", function()
   end)
 end)
 
+describe("maxima of windows side by side", function()
+  -- Windows of 1 or 2 rows and columns, and adaptive ones of one size, are those of slices.
+  local x = dm.randn(2, 3, 6, 9, 8)
+  x[1][1][1][2][3], x[2][3][6][9][8], x[1][2][3][1][1] = 0 / 0, 0 / 0, -math.huge
+  local function largest(t, dim, n, size)
+    local parts = {}
+    for i = 1, n do
+      parts[i] = t:narrow(dim, (i - 1) * size + 1, size):amax(dim, {keepdim = true})
+    end
+    return dm.cat(parts, dim)
+  end
+  local function alike(a, b)
+    assert.same({table.unpack(a.shape)}, {table.unpack(b.shape)})
+    assert.is_true(dm.allclose(a, b, {rtol = 0, atol = 0, equal_nan = true}))
+  end
+
+  for _, dtype in ipairs{"float32", "bfloat16", "float64"} do
+    local t = x:to(dtype)
+
+    it("of a fixed size, " .. dtype, function()
+      for rows = 1, 2 do
+        for columns = 1, 2 do
+          local want = largest(largest(t, 4, 9 // rows, rows), 5, 8 // columns, columns)
+          local planes = t:reshape(6, 6, 9, 8)
+          local y, at = dm.max_pool2d(planes, {rows, columns}, {return_indices = true})
+          alike(want:reshape(y.shape), y)
+          alike(planes:flatten(3):gather(-1, at:flatten(3)), y:flatten(3))
+        end
+      end
+      alike(largest(t, 5, 4, 2):reshape(-1, 9, 4), dm.max_pool1d(t:reshape(-1, 9, 8), 2))
+    end)
+
+    it("adaptive, " .. dtype, function()
+      local want = largest(largest(largest(t, 3, 2, 3), 4, 3, 3), 5, 4, 2)
+      local y, at = dm.adaptive_max_pool3d(t, {2, 3, 4}, {return_indices = true})
+      alike(want, y)
+      alike(t:flatten(3):gather(-1, at:flatten(3)), y:flatten(3))
+      alike(want, dm.adaptive_max_pool3d(t, {2, 3, 4}))
+      local leaf = t:nan_to_num():detach():requires_grad_()
+      dm.adaptive_max_pool3d(leaf, {2, 3, 4}):sum():backward()
+      assert.equal(2 * 3 * 24, leaf.grad:float():sum():item())
+    end)
+  end
+
+  it("averages of single elements are new tensors", function()
+    local t = dm.randn(1, 2, 3, 4, 5)
+    local y = dm.avg_pool3d(t, 1)
+    same(t, y)
+    y:zero_()
+    assert(t:abs():amax():item() > 0)
+    local deep = dm.avg_pool3d(t, {3, 1, 1})
+    assert.is_true(dm.allclose(t:mean(3, {keepdim = true}), deep))
+    local flat = dm.avg_pool3d(t, {1, 2, 2}, {stride = {1, 2, 1}})
+    assert.is_true(dm.allclose(dm.avg_pool2d(t[1], 2, {stride = {2, 1}}), flat[1]))
+  end)
+end)
+
 it("pools name what does not fit by the op that was called", function()
   assert.error_matches(function() dm.max_pool3d(dm.ones(1, 1, 2, 4, 4), 3) end,
     "max_pool3d: a window that spans 3 does not fit into depth 2")

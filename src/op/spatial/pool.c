@@ -153,12 +153,13 @@ static void inside(const dm_PoolAxis *a, int64_t k, int64_t *begin, int64_t *end
   *end = shift >= a->in ? 0 : dm_min_i64(a->out, (a->in - 1 - shift) / a->stride + 1);
 }
 
-/* True for 2 x 2 windows with stride 2 and no padding, which have their own loop. */
-static bool is_two_by_two(const MaxJob *j) {
-  const dm_PoolAxis *h = &j->h, *w = &j->w;
-  return h->kernel == 2 && w->kernel == 2 && h->stride == 2 && w->stride == 2 && h->pad == 0 &&
-         w->pad == 0 && h->dil == 1 && w->dil == 1 && 2 * h->out <= h->in &&
-         2 * w->out <= w->in;
+/* The rows and columns of windows that have their own loop: 2 by 2, 1 by 2 or 2 by 1, side by
+   side and without padding. 0: others. */
+static int64_t side_of(const dm_PoolAxis *a) {
+  return a->kernel <= 2 && a->stride == a->kernel && a->pad == 0 && a->dil == 1 &&
+                 a->kernel * a->out <= a->in
+             ? a->kernel
+             : 0;
 }
 
 /* v replaces the best so far when it is larger or NaN (of several NaN the last one
@@ -204,22 +205,32 @@ static bool is_two_by_two(const MaxJob *j) {
       store_codes(j, at, q_end, code);                                                         \
     }                                                                                          \
   }                                                                                            \
-  /* windows of 2 by 2, side by side */                                                        \
-  static void max_two_##SUFFIX(const MaxJob *j, const TYPE *DM_RESTRICT x,                     \
-                               TYPE *DM_RESTRICT y, int64_t at, int32_t *DM_RESTRICT code) {   \
+  /* windows of `rows` by `cols`, 2 at most, side by side */                                   \
+  static inline void max_side_##SUFFIX(const MaxJob *j, int64_t rows, int64_t cols,            \
+                                       const TYPE *DM_RESTRICT x, TYPE *DM_RESTRICT y,         \
+                                       int64_t at, int32_t *DM_RESTRICT code) {                \
     const int64_t n = j->w.out;                                                                \
     for (int64_t p = 0; p < j->h.out; p++, y += n, at += n) {                                  \
-      const TYPE *up = x + 2 * p * j->w.in, *low = up + j->w.in;                               \
+      const TYPE *up = x + rows * p * j->w.in, *low = up + j->w.in;                            \
       for (int64_t q = 0; q < n; q++) {                                                        \
-        TYPE best = up[2 * q];                                                                 \
+        TYPE best = up[cols * q];                                                              \
         int32_t k = 0;                                                                         \
-        TAKE(up[2 * q + 1], 1);                                                                \
-        TAKE(low[2 * q], 2);                                                                   \
-        TAKE(low[2 * q + 1], 3);                                                               \
+        if (cols == 2) TAKE(up[cols * q + 1], 1);                                              \
+        if (rows == 2) TAKE(low[cols * q], (int32_t)cols);                                     \
+        if (rows == 2 && cols == 2) TAKE(low[cols * q + 1], 3);                                \
         y[q] = best;                                                                           \
         code[q] = k;                                                                           \
       }                                                                                        \
       store_codes(j, at, n, code);                                                             \
+    }                                                                                          \
+  }                                                                                            \
+  static void max_windows_##SUFFIX(const MaxJob *j, const TYPE *x, TYPE *y, int64_t at,        \
+                                   int32_t *code, const int32_t *first) {                      \
+    switch (side_of(&j->h) * 3 + side_of(&j->w)) {                                             \
+    case 8: max_side_##SUFFIX(j, 2, 2, x, y, at, code); return;                                \
+    case 7: max_side_##SUFFIX(j, 2, 1, x, y, at, code); return;                                \
+    case 5: max_side_##SUFFIX(j, 1, 2, x, y, at, code); return;                                \
+    default: max_plane_##SUFFIX(j, x, y, at, code, first);                                     \
     }                                                                                          \
   }                                                                                            \
   static void max_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                      \
@@ -235,15 +246,13 @@ static bool is_two_by_two(const MaxJob *j) {
     }                                                                                          \
     int32_t *code = (int32_t *)(void *)(wide + n_wide), *first = code + j->w.out;              \
     for (int64_t q = 0; q < j->w.out; q++) first[q] = (int32_t)dm_pool_first_inside(&j->w, q); \
-    const bool two = is_two_by_two(j);                                                         \
     for (int64_t i = begin; i < end; i++) {                                                    \
       const char *in = j->in + i * n_in * size;                                                \
       char *out = j->out + i * n_out * size;                                                   \
       const TYPE *x = direct ? (const TYPE *)(const void *)in : wide;                          \
       TYPE *y = direct ? (TYPE *)(void *)out : wide + n_in;                                    \
       if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_in, wide);                              \
-      if (two) max_two_##SUFFIX(j, x, y, i *n_out, code);                                      \
-      else max_plane_##SUFFIX(j, x, y, i *n_out, code, first);                                 \
+      max_windows_##SUFFIX(j, x, y, i *n_out, code, first);                                    \
       if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_out, y);                              \
     }                                                                                          \
     dm_free(wide);                                                                             \
