@@ -186,6 +186,11 @@ dm_status max_pool3d_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* Windows of one element, at each element. */
+static bool is_single(const dm_AvgPool3dAttr *a, const int64_t *step, int i) {
+  return a->kernel_size[i] == 1 && step[i] == 1 && a->padding[i] == 0;
+}
+
 /* With divisor_override both steps compute sums and the result is divided once. */
 dm_status avg_pool3d_compose(dm_Call *c, dm_X *x) {
   const dm_AvgPool3dAttr *a = c->attr;
@@ -211,9 +216,14 @@ dm_status avg_pool3d_compose(dm_Call *c, dm_X *x) {
   const dm_AvgPoolAttr depth = {{a->kernel_size[0], 1}, {2, {step[0], 1}},
                                 {a->padding[0], 0},     a->ceil_mode,
                                 a->count_include_pad,   sums};
+  /* Windows of single elements give these: those of planes are left out, local_response_norm's.
+   */
+  const bool flat = is_single(a, step, 1) && is_single(a, step, 2);
   Space s = space_of(t);
-  dm_Tensor *flat = dm_x(x, DM_OP_avg_pool2d, &plane, 1, planes_of(x, widened(x, t), &s));
-  dm_Tensor *y = dm_x(x, DM_OP_avg_pool2d, &depth, 1, columns_of(x, flat, &s));
+  dm_Tensor *y = planes_of(x, widened(x, t), &s);
+  if (!flat) y = dm_x(x, DM_OP_avg_pool2d, &plane, 1, y);
+  y = columns_of(x, y, &s);
+  if (flat || !is_single(a, step, 0)) y = dm_x(x, DM_OP_avg_pool2d, &depth, 1, y);
   if (a->divisor_override.set) y = x_div(x, y, dm_x_number(x, a->divisor_override.v));
   c->out[0] = x_cast(x, space_from(x, y, &s, t), (dm_DType)t->dtype);
   return x->st;
