@@ -276,10 +276,24 @@ static dm_Tensor *grid_positions(dm_X *x, const int64_t in[3], const int64_t out
   return t;
 }
 
+/* The elements of windows of one size k[3], in the order of grid_positions: a view with dims
+   moved. */
+static dm_Tensor *even_windows(dm_X *x, dm_Tensor *t, int64_t lead, const int64_t in[3],
+                               const int64_t out[3], int64_t k[3]) {
+  int64_t shape[7] = {lead};
+  for (int i = 0; i < 3; i++) {
+    shape[2 * i + 1] = out[i];
+    shape[2 * i + 2] = k[i] = in[i] / out[i];
+  }
+  const dm_Ints order = {7, {0, 1, 3, 5, 2, 4, 6}};
+  return dm_x(x, DM_OP_permute, &order, 1, x_reshape(x, t, 7, shape));
+}
+
 /* Adaptive max pooling of the last `dims` dims to `size`, with the flat positions if
    wanted. */
 static dm_status adaptive_max(dm_Call *c, dm_X *x, int dims, const int64_t *size,
                               bool return_indices) {
+  enum { WIDE = 16 /* neighbours that are worth a copy of their own */ };
   dm_Tensor *t = c->in[0];
   int64_t in[3] = {1, 1, 1}, grid[3] = {1, 1, 1}, k[3], shape[DM_MAX_DIM];
   c->n_out = return_indices ? 2 : 1;
@@ -295,11 +309,16 @@ static dm_status adaptive_max(dm_Call *c, dm_X *x, int dims, const int64_t *size
   for (int d = 0; d < t->ndim; d++) shape[d] = t->shape[d];
   for (int i = 0; i < dims; i++) shape[t->ndim - dims + i] = size[i];
   const int64_t lead = dm_numel(t->ndim - dims, t->shape), cells = dm_numel(3, grid);
-  dm_Tensor *positions = grid_positions(x, in, grid, k, c->base);
-  const int64_t elements = dm_numel(3, k);
-  dm_Tensor *flat = x_reshape(x, t, 2, (int64_t[]){lead, dm_numel(3, in)});
+  const bool even = in[0] % grid[0] == 0 && in[1] % grid[1] == 0 && in[2] % grid[2] == 0 &&
+                    (cells == 1 || in[2] / grid[2] >= WIDE);
+  dm_Tensor *positions =
+      even && !return_indices ? NULL : grid_positions(x, in, grid, k, c->base);
   dm_Tensor *windows =
-      x_reshape(x, dm_x_select(x, flat, 1, positions), 3, (int64_t[]){lead, cells, elements});
+      even ? even_windows(x, t, lead, in, grid, k)
+           : dm_x_select(x, x_reshape(x, t, 2, (int64_t[]){lead, dm_numel(3, in)}), 1,
+                         positions);
+  const int64_t elements = dm_numel(3, k);
+  windows = x_reshape(x, windows, 3, (int64_t[]){lead, cells, elements});
   /* The maximum over the last dim also gives the winning element, whose gradient
      flows back through the selection to x. */
   const dm_DimAttr last = {{1, 2}, 0};
