@@ -395,12 +395,23 @@ describe("running sums and products", function()
           local got = batch[op](batch, 2)
           assert.equal(apart.dtype, got.dtype)
           assert.is_true(dm.equal(apart:transpose(2, 3), got), op .. " " .. dtype)
+          local row = turned[2][1]
+          assert.is_true(dm.equal(apart[2][1], row[op](row, 1)), op .. " " .. dtype)
         end
       end
       local leaf = dm.randn(shape):requires_grad_()
       local weight = dm.randn(shape)
       leaf:cumsum(1):backward(weight)
       assert.is_true(dm.equal(weight:flip(1):t():contiguous():cumsum(2):t():flip(1), leaf.grad))
+      local function slope(x, dim, gy) -- of running products
+        x = x:detach():requires_grad_()
+        x:cumprod(dim):backward(gy)
+        return x.grad
+      end
+      local x, turned = leaf:detach(), leaf:detach():t():contiguous()
+      local rows = slope(turned, 2, weight:t():contiguous())
+      assert.is_true(dm.equal(slope(x, 1, weight), rows:t()))
+      assert.is_true(dm.equal(slope(turned[1], 1, weight:select(2, 1)), rows[1]))
     end)
   end
 end)

@@ -440,10 +440,11 @@ done:
 /* ---- running sums and products: y_i of all x_k with k <= i; the gradient of cumsum is the
    same sum from the end, cumsum_back ---- */
 
-/* One slice, as many neighbouring slices at once, and thread bodies: slices [begin, end). They
-   go from the last element on when `reverse` is set. Integers wrap. Neighbours are read and
-   written row by row and do not wait for each other's sums; a slice has the same bits in both
-   ways. */
+/* One slice, a few of floats at once, as many neighbouring ones at once, and thread bodies:
+   slices [begin, end). They go from the last element on when `reverse` is set. Integers wrap.
+   Slices do not wait for each other's sums, and neighbours are read and written row by row; a
+   slice has the same bits in all ways. */
+enum { AT_ONCE = 4 };
 #define RUNNING(NAME, START, STEP)                                                            \
   static void NAME##_slice(const Job *j, const char *x, char *y, int64_t step) {              \
     const int64_t n = j->in.n, x_step = step * dm_dtype_size(j->from);                        \
@@ -462,6 +463,21 @@ done:
         for (int64_t k = 0; k < m; k++) v[k] = (int64_t)(whole STEP(uint64_t) v[k]);          \
         dm_store_i64(j->to, y + at * y_step, step, m, v);                                     \
       }                                                                                       \
+    }                                                                                         \
+  }                                                                                           \
+  static void NAME##_rows(const Job *j, const char *const *x, char *const *y, int64_t step) { \
+    const int64_t n = j->in.n, x_step = step * dm_dtype_size(j->from);                        \
+    const int64_t y_step = step * dm_dtype_size(j->to);                                       \
+    double real[AT_ONCE], f[AT_ONCE][DM_BLOCK];                                               \
+    for (int r = 0; r < AT_ONCE; r++) real[r] = START;                                        \
+    for (int64_t at = 0; at < n; at += DM_BLOCK) {                                            \
+      const int64_t m = dm_min_i64(DM_BLOCK, n - at);                                         \
+      for (int r = 0; r < AT_ONCE; r++)                                                       \
+        dm_load_f64(j->from, x[r] + at * x_step, step, m, f[r]);                              \
+      for (int64_t k = 0; k < m; k++)                                                         \
+        DM_UNROLL for (int r = 0; r < AT_ONCE; r++) f[r][k] = real[r] STEP f[r][k];           \
+      for (int r = 0; r < AT_ONCE; r++)                                                       \
+        dm_store_f64(j->to, y[r] + at * y_step, step, m, f[r]);                               \
     }                                                                                         \
   }                                                                                           \
   static void NAME##_columns(const Job *j, const char *x, char *y, int64_t step, int64_t m) { \
@@ -494,8 +510,21 @@ done:
       const char *x = j->x + first * dm_dtype_size(j->from);                                  \
       char *y = j->y + first * dm_dtype_size(j->to);                                          \
       m = inner < COLUMNS ? 1 : dm_min_i64(dm_min_i64(DM_BLOCK, end - i), inner - i % inner); \
-      if (m < COLUMNS) NAME##_slice(j, x, y, step), m = 1;                                    \
-      else NAME##_columns(j, x, y, step, m);                                                  \
+      if (m < COLUMNS && dm_is_float(j->to) && i + AT_ONCE <= end) {                          \
+        const char *from[AT_ONCE] = {x};                                                      \
+        char *to[AT_ONCE] = {y};                                                              \
+        m = AT_ONCE;                                                                          \
+        for (int r = 1; r < AT_ONCE; r++) {                                                   \
+          const int64_t other = dm_along_at(&j->in, i + r) + start;                           \
+          from[r] = j->x + other * dm_dtype_size(j->from);                                    \
+          to[r] = j->y + other * dm_dtype_size(j->to);                                        \
+        }                                                                                     \
+        NAME##_rows(j, from, to, step);                                                       \
+      } else if (m < COLUMNS) {                                                               \
+        NAME##_slice(j, x, y, step), m = 1;                                                   \
+      } else {                                                                                \
+        NAME##_columns(j, x, y, step, m);                                                     \
+      }                                                                                       \
     }                                                                                         \
   }
 RUNNING(cumsum_slices, 0, +=)
@@ -503,30 +532,61 @@ RUNNING(cumprod_slices, 1, *=)
 #undef RUNNING
 
 /* dx_i of a slice of running products y: P_i S_i, with P_i the product of the elements before
-   i and S_i = gy_i + x_(i+1) S_(i+1). Nothing is divided, so that zeros have their gradient. */
+   i and S_i = gy_i + x_(i+1) S_(i+1). Nothing is divided, so that zeros have their gradient.
+   Of m slices together; element i of slice s is [i * down + s * right]. dx is stored in gy. */
+enum { SIDE = 16 };
+static inline __attribute__((always_inline)) void cumprod_back(int64_t n, int64_t m,
+                                                               int64_t down, int64_t right,
+                                                               const double *x, double *gy,
+                                                               double *before) {
+  double product[SIDE], sum[SIDE];
+  for (int64_t s = 0; s < m; s++) product[s] = 1;
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t s = 0; s < m; s++) {
+      before[i * down + s * right] = product[s];
+      product[s] *= x[i * down + s * right];
+    }
+  for (int64_t s = 0; s < m; s++) sum[s] = gy[(n - 1) * down + s * right];
+  for (int64_t i = n - 1; i >= 0; i--)
+    for (int64_t s = 0; s < m; s++) {
+      const int64_t at = i * down + s * right;
+      if (i < n - 1) sum[s] = gy[at] + x[at + down] * sum[s];
+      gy[at] = before[at] * sum[s];
+    }
+}
+
+/* Thread body: a few slices at once, and neighbours row by row where there are more of them.
+   Long slices go one by one, for the memory. */
 static void cumprod_back_slices(void *ctx, int64_t begin, int64_t end) {
+  enum { MOST = 1 << 16 /* elements of the slices that go together */ };
   Job *j = ctx;
   const int64_t n = j->in.n, inner = j->in.inner, size = dm_dtype_size(j->from);
-  double *const x = dm_scratch(DM_SCRATCH_TASK, 3 * n * (int64_t)sizeof *x);
+  const bool apart = inner < AT_ONCE || n > MOST / AT_ONCE;
+  const int64_t most = apart ? (n > MOST / AT_ONCE ? 1 : AT_ONCE) : dm_min_i64(SIDE, MOST / n);
+  double *const x = dm_scratch(DM_SCRATCH_TASK, 3 * n * most * (int64_t)sizeof *x);
   if (!x) {
     atomic_store(&j->failed, true);
     return;
   }
-  double *const gy = x + n, *const before = gy + n;
-  for (int64_t i = begin; i < end; i++) {
-    const int64_t at = dm_along_at(&j->in, i) * size;
-    dm_load_f64(j->from, j->x + at, inner, n, x);
-    dm_load_f64(j->from, j->gy + at, inner, n, gy);
-    double product = 1, sum = 0;
-    for (int64_t k = 0; k < n; k++) {
-      before[k] = product;
-      product *= x[k];
+  double *const gy = x + n * most, *const before = gy + n * most;
+  for (int64_t i = begin, m; i < end; i += m) {
+    m = dm_min_i64(most, end - i);
+    if (apart && m < most) m = 1;
+    if (!apart) m = dm_min_i64(m, inner - i % inner);
+    const int64_t runs = apart ? m : n, run = apart ? n : m;
+    const int64_t step = apart ? inner : 1, first = dm_along_at(&j->in, i);
+    for (int64_t r = 0; r < runs; r++) {
+      const int64_t at = (apart ? dm_along_at(&j->in, i + r) : first + r * inner) * size;
+      dm_load_f64(j->from, j->x + at, step, run, x + r * run);
+      dm_load_f64(j->from, j->gy + at, step, run, gy + r * run);
     }
-    for (int64_t k = n; k-- > 0;) {
-      sum = k == n - 1 ? gy[k] : gy[k] + x[k + 1] * sum;
-      gy[k] = before[k] * sum;
+    if (!apart) cumprod_back(n, m, m, 1, x, gy, before);
+    else if (m == AT_ONCE) cumprod_back(n, AT_ONCE, 1, n, x, gy, before);
+    else cumprod_back(n, 1, 1, n, x, gy, before);
+    for (int64_t r = 0; r < runs; r++) {
+      const int64_t at = (apart ? dm_along_at(&j->in, i + r) : first + r * inner) * size;
+      dm_store_f64(j->from, j->y + at, step, run, gy + r * run);
     }
-    dm_store_f64(j->from, j->y + at, inner, n, gy);
   }
 }
 /* Integers and bool give int64 unless a dtype is asked for. */
