@@ -130,6 +130,36 @@ describe("reductions", function()
     end
   end)
 
+  it("of rows of bfloat16 are those of floats", function()
+    for _, n in ipairs{1, 2, 31, 32, 33, 1023, 1024, 1025, 2100} do
+      local x = dm.randn(3, n):to "bfloat16"
+      x[2][n] = NAN
+      local wide = x:double()
+      local row = x[1]:clone()
+      for _, name in ipairs{"sum", "nansum", "norm"} do
+        local function reduce(t, dim)
+          if name == "norm" then return t:norm(2, {dim = dim}) end
+          return t[name](t, dim, {dtype = t.dtype == "bfloat16" and "float32" or nil})
+        end
+        local got, want = reduce(x, 2):double():totable(), reduce(wide, 2):totable()
+        local size = (name == "norm" and 1e4 or 5) * math.max(1, n ^ 0.5)
+        for i = 1, 3 do near(want[i], got[i], size, name .. " of " .. n) end
+        assert.equal(got[1], reduce(row:reshape(1, n), 2):item())
+      end
+      for _, factor in ipairs{1e30, 1e-30, 0} do -- whose squares are no floats
+        local y = (dm.randn(2, n) * factor):to "bfloat16"
+        local got, want = y:norm(2, {dim = 2}):double(), y:double():norm(2, {dim = 2})
+        assert((got - want):abs():amax():item() <= 0.005 * want:amax():item())
+      end
+    end
+    local x = dm.ones(70):to "bfloat16"
+    x[70] = INF
+    assert.equal(INF, x:norm():item())
+    assert.equal(INF, x:sum():item())
+    x[1] = -INF
+    assert.is_true(x:sum():isnan():item())
+  end)
+
   it("of numbers far from zero keep their differences", function()
     local x = dm.randn(20, 770, {dtype = "float64"}):float():double() * 0.25 + 1000
     local f = x:float()

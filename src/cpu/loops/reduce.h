@@ -36,4 +36,9 @@ typedef void dm_ReduceColumnsF32(void *so_far, const float *v, int64_t step, int
 typedef bool dm_SumRows(dm_DType from, const char *v, int64_t step, int64_t rows, int64_t n,
                         float *sum);
 
+/* Adds n neighbouring elements of a low float to s->a. False: there is no such loop, and
+   nothing is done. */
+typedef bool dm_SumLow(int loop, dm_DType from, dm_Acc *s, const void *v, int64_t n,
+                       double param);
+
 #endif

@@ -125,6 +125,11 @@ static char *first_of(const Job *j, int64_t i) {
     const Job *j = w->j;                                                                     \
     TYPE buf[2 * DM_BLOCK];                                                                  \
     const bool direct = j->dtype == DTYPE && stride[0] == 1;                                 \
+    if (DTYPE == DM_F32 && !direct && stride[0] == 1 &&                                      \
+        dm_loops()->sum_low(j->reduction->loop, j->dtype, w->acc, ptr[0], n, j->param)) {    \
+      w->at += n;                                                                            \
+      return;                                                                                \
+    }                                                                                        \
     for (int64_t at = 0, m; at < n; at += m) {                                               \
       const char *p = ptr[0] + at * stride[0] * j->red.size[0];                              \
       m = direct ? n : dm_min_i64(2 * DM_BLOCK, n - at);                                     \
