@@ -118,9 +118,10 @@ describe("reductions", function()
     for i, odd in ipairs{INF, -INF, NAN} do
       for _, column in ipairs{i, 100 + i, 590 + i} do wide[150 + i][column] = odd end
     end
+    local wanted = {amax = {INF, 0, NAN}, amin = {0, -INF, NAN}, prod = {NAN, NAN, NAN}}
     for _, dtype in ipairs{"float32", "bfloat16"} do
       local t = wide:to(dtype)
-      for name, want in pairs{amax = {INF, 0, NAN}, amin = {0, -INF, NAN}, prod = {NAN, NAN, NAN}} do
+      for name, want in pairs(wanted) do
         local got = t[name](t, 1):float():totable()
         for i = 1, 3 do
           for _, column in ipairs{i, 100 + i, 590 + i} do near(want[i], got[column], 1, name) end

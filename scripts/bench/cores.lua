@@ -1,7 +1,7 @@
 -- The part of a training step that several threads can share, counted on one: how long the jobs of
--- the thread pool take, into how many chunks each is cut, and what is left besides. From that follows
--- what more cores can give at best: with P of them a job of c chunks takes ceil(c / P) / c of its
--- time. Memory's bandwidth, and what it costs to wake threads, are not in it.
+-- the thread pool take, into how many chunks each is cut, and what is left besides. From that
+-- follows what more cores can give at best: with P of them a job of c chunks takes ceil(c / P) / c
+-- of its time. Memory's bandwidth, and what it costs to wake threads, are not in it.
 --   lua5.4 scripts/bench/cores.lua [--only gpt] [--steps 5]
 local lib = dofile((arg[0]:match "^(.*)/" or ".") .. "/lib.lua")
 local dm = require "demilune"

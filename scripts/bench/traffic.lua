@@ -1,13 +1,13 @@
--- Bytes that a training step of GPT-2 (124 million parameters, bfloat16, AdamW, clipping) reads from a
--- GPU's memory and writes to it, by kernel, counted on the emulated device: each page once a launch.
--- The model has its real size, the batch few tokens; what a step of more tokens moves follows from two
--- batches, as each kernel's bytes are some for the step and some for each token.
+-- Bytes that a training step of GPT-2 (124 million parameters, bfloat16, AdamW, clipping) reads of
+-- a GPU's memory and writes to it, by kernel, counted on the emulated device: each page once a
+-- launch. The model has its real size, the batch few tokens; what a step of more tokens moves
+-- follows from two batches, as each kernel's bytes are some for the step and some for each token.
 --   cmake -S . -B build/emu -G Ninja -DWITH_CUDA=emulated && ninja -C build/emu
 --   DEMILUNE_EMULATED_TRAFFIC=1 DEMILUNE_EMULATED_MEMORY=8000000000 \
 --     lua5.4 scripts/bench/traffic.lua [--tokens 16384] [--least 0.2]    (with build/emu's module)
--- It takes minutes. --least: kernels that move fewer GB are one line. Products (cuBLASLt, and cuDNN's
--- attention) are left out: how often they read what they multiply is the libraries' choice. A launch
--- that touches parts of pages is counted with all of them.
+-- It takes minutes. --least: kernels that move fewer GB are one line. Products (cuBLASLt, and
+-- cuDNN's attention) are left out: how often they read what they multiply is the libraries' choice.
+-- A launch that touches parts of pages is counted with all of them.
 local lib = dofile((arg[0]:match("^(.*)/[^/]*$") or ".") .. "/lib.lua")
 local dm = require "demilune"
 local steps = require "steps"
@@ -29,8 +29,8 @@ dm.autograd.set_recompute_bytes(0) -- as for tensors of 1 MB and more
 local gpt2
 for _, model in ipairs(steps.models) do gpt2 = model.rows and model or gpt2 end
 
--- {kernel = {n = launches, read = , written = }} of the second step on a batch of `rows` rows. The first
--- one makes the optimizer's state, and the copies of weights in 16 bits.
+-- {kernel = {n = launches, read = , written = }} of the second step on a batch of `rows` rows. The
+-- first one makes the optimizer's state, and the copies of weights in 16 bits.
 local function measure(rows)
   local step = steps.eager(gpt2, gpt2.rows(rows, LENGTH))
   step()
