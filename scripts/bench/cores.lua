@@ -1,7 +1,7 @@
 -- The part of a training step that several threads can share, counted on one: how long the jobs of
--- the thread pool take, into how many chunks each is cut, and what is left besides. From that
--- follows what more cores can give at best: with P of them a job of c chunks takes ceil(c / P) / c
--- of its time. Memory's bandwidth, and what it costs to wake threads, are not in it.
+-- the thread pool take, into how many chunks each is cut, and how long the rest takes. From that
+-- follows the most that more cores can give: with P of them a job of c chunks takes ceil(c / P) / c
+-- of its time. Memory's bandwidth, and the cost of waking threads, are not in it.
 --   lua5.4 scripts/bench/cores.lua [--only gpt] [--steps 5]
 local lib = dofile((arg[0]:match "^(.*)/" or ".") .. "/lib.lua")
 local dm = require "demilune"
@@ -10,7 +10,7 @@ local trace = require "demilune.core"._test.trace_jobs
 local amp = dm.amp
 
 local options = lib.options{only = "", steps = 5}
-dm.set_num_threads(64) -- what is cut by the number of threads is cut as for the most of the table
+dm.set_num_threads(64) -- ops that look at the number of threads cut jobs for the last column
 
 local CASES = {
   {"CNN 128", function() return cases.cnn(128) end},

@@ -297,45 +297,33 @@ void hypot_grad(dm_Grad *g) {
   }
 }
 
-/* log b, 0 where a is 0 and the logarithm is none; and a / b. */
-void xlogy_grad(dm_Grad *g) {
-  dm_X *x = g->x;
-  dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1], *zero = dm_x_number(x, 0);
-  if (!g->create_graph) {
-    if (g->need[0]) g->gx[0] = x_partial(x, DM_TRIPLE_xlogy_back, 0, gy, a, b);
-    if (g->need[1]) g->gx[1] = x_partial(x, DM_TRIPLE_xlogy_other_back, 0, gy, a, b);
-    return;
-  }
-  gy = dm_x_widen(x, gy);
-  a = dm_x_widen(x, a);
-  b = dm_x_widen(x, b);
-  if (g->need[0]) {
-    dm_Tensor *none = dm_x(x, DM_OP_le, NULL, 2, b, zero);
-    dm_Tensor *flat = dm_x(x, DM_OP_logical_and, NULL, 2, equals(x, a, 0), none);
-    g->gx[0] = x_where(x, flat, zero, x_mul(x, gy, x_unary(x, DM_OP_log, b)));
-  }
-  if (g->need[1]) g->gx[1] = x_div(x, x_mul(x, gy, a), b);
-}
-
-/* log(1 + b), 0 where a is 0 and the logarithm is none; and a / (1 + b). */
-void special_xlog1py_grad(dm_Grad *g) {
+/* y = a log(b), or a log1p(b): the logarithm, 0 where a is 0 and it is none, and a / b, or a /
+   (1 + b). The formulas are those of the two gradients. */
+static void log_product_grad(dm_Grad *g, int logarithm, int of_a, int of_b) {
   dm_X *x = g->x;
   dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1];
+  const bool shifted = logarithm == DM_OP_log1p;
   if (!g->create_graph) {
-    if (g->need[0]) g->gx[0] = x_partial(x, DM_TRIPLE_xlog1py_back, 0, gy, a, b);
-    if (g->need[1]) g->gx[1] = x_partial(x, DM_TRIPLE_xlog1py_other_back, 0, gy, a, b);
+    if (g->need[0]) g->gx[0] = x_partial(x, of_a, 0, gy, a, b);
+    if (g->need[1]) g->gx[1] = x_partial(x, of_b, 0, gy, a, b);
     return;
   }
   gy = dm_x_widen(x, gy);
   a = dm_x_widen(x, a);
   b = dm_x_widen(x, b);
   if (g->need[0]) {
-    dm_Tensor *none = x_test(x, DM_OP_le, b, -1);
+    dm_Tensor *none = x_test(x, DM_OP_le, b, shifted ? -1 : 0);
     dm_Tensor *flat = dm_x(x, DM_OP_logical_and, NULL, 2, equals(x, a, 0), none);
-    dm_Tensor *log1p = x_unary(x, DM_OP_log1p, b);
-    g->gx[0] = x_where(x, flat, dm_x_number(x, 0), x_mul(x, gy, log1p));
+    dm_Tensor *log = x_unary(x, logarithm, b);
+    g->gx[0] = x_where(x, flat, dm_x_number(x, 0), x_mul(x, gy, log));
   }
-  if (g->need[1]) g->gx[1] = x_div(x, x_mul(x, gy, a), x_shift(x, b, 1));
+  if (g->need[1]) g->gx[1] = x_div(x, x_mul(x, gy, a), shifted ? x_shift(x, b, 1) : b);
+}
+void xlogy_grad(dm_Grad *g) {
+  log_product_grad(g, DM_OP_log, DM_TRIPLE_xlogy_back, DM_TRIPLE_xlogy_other_back);
+}
+void special_xlog1py_grad(dm_Grad *g) {
+  log_product_grad(g, DM_OP_log1p, DM_TRIPLE_xlog1py_back, DM_TRIPLE_xlog1py_other_back);
 }
 
 /* The step to the next number counts as a constant; where x is other already, PyTorch has 0. */
