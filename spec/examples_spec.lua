@@ -609,10 +609,8 @@ describe("bench/launches", function()
       .. "lua5.4 scripts/bench/launches.lua --only mlp --names 2>&1"):format(build)))
     local text = pipe:read "a"
     if text:find("only the emulated device", 1, true) then return end
-    local row = "| mlp, Adam | float16 +| (%d+) +| %d+ +| (%d+) +| ([%d.]+)"
-    local launches, waits, mb = text:match(row)
+    local launches, waits = text:match "| mlp, Adam | float16 +| (%d+) +| %d+ +| (%d+) +|"
     assert.equal("0", waits, text)
-    assert.is_true(tonumber(mb) > 0)
     local sum = 0 -- of the kernels by name
     for n in text:match "mlp, Adam: ([^\n]*)":gmatch "(%d+) [%w_]+" do sum = sum + n end
     assert.equal(tonumber(launches), math.tointeger(sum))

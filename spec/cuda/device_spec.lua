@@ -62,7 +62,7 @@ describe("CUDA's device", function()
     end)
 
     it("counts the bytes that launches read and write", function()
-      local text = run("DEMILUNE_EMULATED_TRAFFIC=1", [[
+      local text = run("DEMILUNE_EMULATED_TRAFFIC=1 DEMILUNE_EMULATED_LATE=0", [[
         local _ <close> = dm.device "cuda"
         local function traffic(f)
           dm.cuda.synchronize()
