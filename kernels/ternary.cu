@@ -37,7 +37,7 @@ enum Triple {
 #define TRIPLE(NAME, N, ...) NAME##_id,
 #include "base/triple.inc"
 };
-static constexpr bool is_gradient(Triple id) { return id >= product_back_id; }
+static constexpr DM_HD bool is_gradient(Triple id) { return id >= product_back_id; }
 template <int N, bool gradient, class C> struct Triples {
   C p, q, op;
   template <int V> __device__ void all(const C (*x)[V], C *y) const {

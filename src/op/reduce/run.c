@@ -237,7 +237,7 @@ static void merge_columns(const Job *j) {
       break;
     case DM_REDUCE_TOP: /* a NaN wins, and stays */
       for (int64_t i = 0; i < j->n_out; i++)
-        to[i] = (later[i] > to[i]) | (later[i] != later[i]) ? later[i] : to[i];
+        to[i] = ((later[i] > to[i]) | (later[i] != later[i])) ? later[i] : to[i];
       break;
     default:
       for (int64_t i = 0; i < j->n_out; i++) to[i] += later[i];
