@@ -118,11 +118,15 @@ static void describe_channels(dm_ChannelJob *j, const dm_Tensor *x) {
   j->x = dm_tensor_data(x);
 }
 
-/* Runs fn over all channels in parallel; it reads them several times. */
+/* Runs fn over all channels in parallel, in chunks of DM_POINT_GRAIN elements, or of a quarter
+   where threads would have none: fn reads its channels several times. */
 static void for_channels(dm_RangeFn *fn, dm_ChannelJob *j) {
-  const int64_t per = j->n_run * j->run;
+  const int64_t per = j->n_run * j->run, share = j->n_channel / dm_threads_here();
   if (j->n_channel * per > 0)
-    dm_parallel_for(j->n_channel, dm_max_i64(1, DM_POINT_GRAIN / 4 / per), fn, j);
+    dm_parallel_for(j->n_channel,
+                    dm_max_i64(dm_max_i64(1, DM_POINT_GRAIN / 4 / per),
+                               dm_min_i64(share, DM_POINT_GRAIN / per)),
+                    fn, j);
 }
 
 /* invstd = 1 / sqrt(var + eps) of n channels in the compute type, by float64; they may be the
