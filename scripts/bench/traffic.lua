@@ -6,7 +6,7 @@
 --   DEMILUNE_EMULATED_TRAFFIC=1 DEMILUNE_EMULATED_MEMORY=8000000000 \
 --     lua5.4 scripts/bench/traffic.lua [--tokens 16384] [--least 0.2]    (with build/emu's module)
 -- It takes minutes. --least: kernels that move fewer GB are one line. Products (cuBLASLt, and
--- cuDNN's attention) are left out: how often they read what they multiply is the libraries' choice.
+-- cuDNN's attention) are left out: how often they read their operands is the libraries' choice.
 -- A launch that touches parts of pages is counted with all of them.
 local lib = dofile((arg[0]:match("^(.*)/[^/]*$") or ".") .. "/lib.lua")
 local dm = require "demilune"

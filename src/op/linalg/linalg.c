@@ -391,8 +391,8 @@ SOLVE_ROWS(solve_rows_f32, float)
 SOLVE_ROWS(solve_rows_f64, double)
 #undef SOLVE_ROWS
 
-/* Blocks of rows, from those that depend on no others on; products subtract what is known.
- *info k: the k-th diagonal element is 0. */
+/* Blocks of rows, from those that depend on no others on; products subtract the rows that are
+   done. A k in info says that the k-th diagonal element is 0. */
 static dm_status solve_triangle(dm_DType t, const Triangle *at, const void *a, int64_t cols,
                                 void *x, int *info) {
   enum { BLOCK = 32 };
@@ -418,8 +418,8 @@ static dm_status solve_triangle(dm_DType t, const Triangle *at, const void *a, i
 }
 
 /* A X = B or X A = B. From the right, X A = B is A^T X^T = B^T. Few columns go to trtrs, which
-   sees A^T with the other triangle and solves with its transpose ('T'), and of B what it sees
-   is B^T; a reference LAPACK takes many times as long as a product for many columns. */
+   sees A^T with the other triangle and solves with its transpose ('T'), and sees B^T for B; a
+   reference LAPACK takes many times as long as a product for many columns. */
 dm_status linalg_solve_triangular_any(dm_Call *c) {
   enum { FEW = 8 };
   const dm_TriangularAttr *at = DM_ATTR(dm_TriangularAttr, c);
