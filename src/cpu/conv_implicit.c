@@ -33,7 +33,7 @@
 
 enum {
   DEPTH = 384,   /* products a chunk of channels adds: a packed strip in L1 */
-  ROWS = 192,    /* output channels of a task */
+  ROWS = 384,    /* output channels of a task */
   WIDE = 1 << 10 /* elements of 16 bits that are widened on the stack */
 };
 

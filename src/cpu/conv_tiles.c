@@ -93,16 +93,14 @@ static void load_plane(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t p
     src = (const char *)wide;
     t = DM_F32;
   }
-  const int64_t in = dm_dtype_size(t), es = dm_dtype_size(to);
-  for (int64_t h = h0; h < h0 + grid->ph; h++, dst += grid->pw * es) {
-    if (h < 0 || h >= x->h || end == left) {
-      memset(dst, 0, (size_t)(grid->pw * es));
-      continue;
-    }
-    memset(dst, 0, (size_t)(left * es));
-    dm_convert(t, src + ((h - top) * x->w + x->lo[1] + left) * in, to, dst + left * es,
-               end - left);
-    memset(dst + end * es, 0, (size_t)((grid->pw - end) * es));
+  const int64_t in = dm_dtype_size(t), es = dm_dtype_size(to), row = grid->pw * es;
+  memset(dst, 0, (size_t)(grid->ph * row)); /* quicker than a call for each end of a row */
+  if (rows <= 0 || left == end) return;
+  src += (x->lo[1] + left) * in;
+  dst += (top - h0) * row + left * es;
+  for (int64_t h = 0; h < rows; h++, src += x->w * in, dst += row) {
+    if (t == to) memcpy(dst, src, (size_t)((end - left) * es));
+    else dm_convert(t, src, to, dst, end - left);
   }
 }
 
