@@ -9,7 +9,8 @@
    neighbours can be merged. */
 #include "core/iter.h"
 
-void dm_iter_init(dm_Iter *it, int n, dm_Tensor *const *t) {
+/* Dims of t[0] in the order `order`. */
+static void init(dm_Iter *it, int n, dm_Tensor *const *t, const int *order) {
   it->n_op = n;
   it->numel = t[0]->numel;
   for (int i = 0; i < n; i++) {
@@ -18,7 +19,8 @@ void dm_iter_init(dm_Iter *it, int n, dm_Tensor *const *t) {
   }
   int k = 0; /* dims of the iterator so far; k - 1 is the last one */
   const int ndim = t[0]->ndim;
-  for (int d = 0; d < ndim; d++) {
+  for (int o = 0; o < ndim; o++) {
+    const int d = order ? order[o] : o;
     const int64_t size = t[0]->shape[d];
     if (size == 1) continue;
     int64_t s[DM_ITER_OPERANDS];
@@ -38,6 +40,22 @@ void dm_iter_init(dm_Iter *it, int n, dm_Tensor *const *t) {
     k = 1;
   }
   it->ndim = k;
+}
+
+void dm_iter_init(dm_Iter *it, int n, dm_Tensor *const *t) { init(it, n, t, NULL); }
+
+/* Dims from the largest stride of t[0] to the least; those of equal strides stay as they are.
+ */
+void dm_iter_init_by_memory(dm_Iter *it, int n, dm_Tensor *const *t) {
+  const dm_Tensor *const out = t[0];
+  int order[DM_MAX_DIM];
+  for (int d = 0; d < out->ndim; d++) {
+    int at = d;
+    for (; at > 0 && out->stride[order[at - 1]] < out->stride[d]; at--)
+      order[at] = order[at - 1];
+    order[at] = d;
+  }
+  init(it, n, t, order);
 }
 
 /* Where the operands' elements at an index lie. */

@@ -384,6 +384,27 @@ bool dm_tensor_is_channels_last(const dm_Tensor *t) {
   return true;
 }
 
+/* Dims are found from the innermost on, each by the stride that it must have. */
+bool dm_tensor_is_dense(const dm_Tensor *t) {
+  int64_t stride = 1;
+  for (int d = 0; stride < t->numel && d < t->ndim;) {
+    if (t->shape[d] == 1 || t->stride[d] != stride) {
+      d++;
+      continue;
+    }
+    stride *= t->shape[d];
+    d = 0;
+  }
+  return stride >= t->numel;
+}
+
+bool dm_tensor_same_order(const dm_Tensor *a, const dm_Tensor *b) {
+  if (!dm_same_shape(a, b)) return false;
+  for (int d = 0; d < a->ndim; d++)
+    if (a->shape[d] != 1 && a->stride[d] != b->stride[d]) return false;
+  return dm_tensor_is_dense(a);
+}
+
 bool dm_tensor_requires_grad(const dm_Tensor *t) {
   return (t->flags & DM_T_REQUIRES_GRAD) || t->node;
 }

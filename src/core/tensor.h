@@ -117,6 +117,10 @@ bool dm_tensor_is_contiguous(const dm_Tensor *t);
 /* (N,C,H,W), dense in the order N, H, W, C. With one channel or one position it is contiguous
    as well. */
 bool dm_tensor_is_channels_last(const dm_Tensor *t);
+/* The elements lie without gaps, the dims in any order: a contiguous tensor, permuted. */
+bool dm_tensor_is_dense(const dm_Tensor *t);
+/* Both are dense and of one shape, and their elements lie in the same order. */
+bool dm_tensor_same_order(const dm_Tensor *a, const dm_Tensor *b);
 bool dm_tensor_requires_grad(const dm_Tensor *t);
 /* True when two elements of t have one address (expanded dims). */
 bool dm_tensor_overlaps_itself(const dm_Tensor *t);

@@ -92,7 +92,7 @@ static dm_Node *pop(Pass *p) {
 /* May t be changed in place? Nothing else holds it or its bytes, and it is dense. */
 static bool owned_alone(const dm_Tensor *t) {
   return atomic_load(&t->refs) == 1 && atomic_load(&t->storage->refs) == 1 && !t->node &&
-         !t->base && (dm_tensor_is_contiguous(t) || dm_tensor_is_channels_last(t));
+         !t->base && dm_tensor_is_dense(t);
 }
 
 /* *sum += g; *sum may be NULL, g stays the caller's. wide: 16-bit gradients are added in
@@ -349,6 +349,29 @@ static dm_status let_wait(Pass *p, dm_Node *n) {
   return DM_OK;
 }
 
+/* Does the leaf want its gradient in its own order of dims? */
+static bool is_permuted(const dm_Tensor *leaf) {
+  return leaf->device.type == DM_CPU && !dm_tensor_is_contiguous(leaf) &&
+         dm_tensor_is_dense(leaf);
+}
+
+/* Is g stored as the leaf's gradient shall be? */
+static bool fits_leaf(const dm_Tensor *g, const dm_Tensor *leaf) {
+  return is_permuted(leaf) ? dm_tensor_same_order(g, leaf) : dm_tensor_is_contiguous(g);
+}
+
+/* A copy of g for the leaf; with history it is contiguous. */
+static dm_status copy_for(dm_Tensor *leaf, dm_Tensor *g, bool create_graph, dm_Tensor **out) {
+  if (create_graph || !is_permuted(leaf)) return dm_call(DM_OP_clone, 1, &g, NULL, out);
+  const dm_LikeAttr as_leaf = {-1, -1};
+  dm_Tensor *in[2] = {NULL, g};
+  DM_TRY(dm_call(DM_OP_empty_like, 1, &leaf, &as_leaf, &in[0]));
+  const dm_status st = dm_call_inplace(DM_OP_copy, 2, in, NULL);
+  if (st == DM_OK) *out = in[0];
+  else dm_tensor_unref(&in[0]);
+  return st;
+}
+
 /* Adds g to leaf.grad (dm_backward) or to the wanted result (dm_grad). */
 static dm_status into_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
   dm_Tensor *mine = dm_tensor_ref(g);
@@ -368,11 +391,10 @@ static dm_status into_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
     DM_GO(check_fit(leaf, "x.grad", leaf->grad));
     DM_GO(accumulate(&leaf->grad, mine, create, false));
   } else if (atomic_load(&mine->refs) <= 2 && g == mine &&
-             atomic_load(&mine->storage->refs) == 1 && !mine->base &&
-             dm_tensor_is_contiguous(mine)) {
+             atomic_load(&mine->storage->refs) == 1 && !mine->base && fits_leaf(mine, leaf)) {
     leaf->grad = dm_tensor_ref(mine);
   } else {
-    DM_GO(dm_call(DM_OP_clone, 1, &mine, NULL, &leaf->grad));
+    DM_GO(copy_for(leaf, mine, create, &leaf->grad));
   }
   if (p->scaled && leaf->grad) leaf->grad->flags |= DM_T_SCALED;
 done:

@@ -121,6 +121,7 @@ static inline void begin_call(dm_Call *c, const dm_OpInfo *op, int n_in, dm_Tens
   c->n_out = op->n_out;
   c->in = in;
   c->attr = attr;
+  c->order = NULL;
   c->base = dm_thread_state()->base;
   c->save = op->save;
   c->recorded = false;
@@ -144,11 +145,41 @@ static void follow_layout(dm_Call *c) {
     if (c->out_meta[i].ndim == 4) c->out_meta[i].channels_last |= last;
 }
 
+/* Is t one number, expanded to its shape? */
+static bool is_expanded_number(const dm_Tensor *t) {
+  for (int d = 0; d < t->ndim; d++)
+    if (t->shape[d] != 1 && t->stride[d] != 0) return false;
+  return true;
+}
+
+/* The operand in whose order of dims the output of a pointwise op is stored, so that the op
+   passes over memory once from end to end: all operands of the output's shape are dense in that
+   order. Numbers and operands that are broadcast do not count. NULL: it is contiguous. */
+static const dm_Tensor *common_order(const dm_Call *c) {
+  const dm_Meta *const out = &c->out_meta[0];
+  const dm_Tensor *like = NULL;
+  for (int i = 0; i < c->n_in; i++) {
+    const dm_Tensor *const t = c->in[i];
+    if (!t || t->ndim != out->ndim ||
+        memcmp(t->shape, out->shape, sizeof *t->shape * t->ndim) != 0)
+      continue;
+    if (dm_tensor_is_contiguous(t)) return NULL;
+    if (is_expanded_number(t)) continue;
+    if (like ? !dm_tensor_same_order(like, t) : !dm_tensor_is_dense(t)) return NULL;
+    like = t;
+  }
+  return like;
+}
+
 /* Shapes and dtypes are the rule's. The device is the inputs': a rule that copied the meta of
    a host number would name the CPU. */
 static dm_status apply_rule(dm_Call *c, dm_Device dev) {
   DM_TRY(c->op->rule(c));
-  if (DM_LIKELY(dev.type == DM_CPU) || (c->op->flags & (F_ANY_DEVICE | F_PLACED))) return DM_OK;
+  if (DM_LIKELY(dev.type == DM_CPU)) {
+    if ((c->op->flags & F_LAYOUT) && (c->op->flags & F_POINTWISE)) c->order = common_order(c);
+    return DM_OK;
+  }
+  if (c->op->flags & (F_ANY_DEVICE | F_PLACED)) return DM_OK;
   for (int i = 0; i < c->n_out; i++) c->out_meta[i].device = dev;
   if (c->op->flags & F_LAYOUT) follow_layout(c);
   return DM_OK;
@@ -167,8 +198,12 @@ static dm_status refresh_views(int n_in, dm_Tensor *const *in) {
 
 /* Allocates the outputs that the rule has not made by their meta, and fills all. */
 static dm_status run_kernel(dm_Call *c) {
-  for (int i = 0; i < c->n_out; i++)
-    if (!c->out[i]) DM_TRY(dm_tensor_new_meta(&c->out_meta[i], &c->out[i]));
+  for (int i = 0; i < c->n_out; i++) {
+    if (c->out[i]) continue;
+    DM_TRY(dm_tensor_new_meta(&c->out_meta[i], &c->out[i]));
+    if (DM_UNLIKELY(c->order != NULL))
+      memcpy(c->out[i]->stride, c->order->stride, sizeof(int64_t) * c->order->ndim);
+  }
   return launch(c, c->out[0]->device);
 }
 

@@ -42,10 +42,11 @@ enum {
   F_ANY_DEVICE = 256, /* its kernel serves every device, its rule names the outputs' */
   F_ASIDE = 512,      /* outputs but the first are kept for the gradient: no caller gets them */
   F_PLACED = 1024,    /* its rule names the outputs' device, whose kernel runs */
-  F_LAYOUT = 2048,    /* outside the CPU its outputs lie channels last when an input does */
-  F_WHOLE = 4096,     /* autocast, where it does not list the op, leaves its inner calls too */
-  F_WIDEN = 8192,     /* 16 bits are widened to float32 for its composition, or its gradient */
-  F_CHEAP = 16384,    /* the tape may compute a large result again: see remake.h */
+  F_LAYOUT = 2048, /* its outputs are stored as its inputs are: on the CPU, if it is pointwise,
+                      in their order of dims; elsewhere channels last when one of them is */
+  F_WHOLE = 4096,  /* autocast, where it does not list the op, leaves its inner calls too */
+  F_WIDEN = 8192,  /* 16 bits are widened to float32 for its composition, or its gradient */
+  F_CHEAP = 16384, /* the tape may compute a large result again: see remake.h */
   F_READS_LOW = 32768, /* autocast to float32 leaves its inputs: dm_AutocastState.widens */
   F_REGION = 65536     /* a view of consecutive indices of a dim: see regions.h */
 };
@@ -118,6 +119,7 @@ typedef struct dm_Call {
   int n_in, n_out;
   dm_Tensor *const *in; /* an optional input may be NULL */
   const void *attr;
+  const dm_Tensor *order; /* the outputs are stored in its order of dims; or NULL */
   dm_Meta out_meta[DM_MAX_OUT];
   dm_Tensor *out[DM_MAX_OUT];
   int base;      /* positions count from here, in tensors and in messages */

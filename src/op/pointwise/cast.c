@@ -62,7 +62,7 @@ static dm_status copy_elements(dm_Tensor *out, dm_Tensor *in) {
     dm_copy_elements(out, in);
     return DM_OK;
   }
-  if (dm_same_shape(out, in) && dm_tensor_is_contiguous(out) && dm_tensor_is_contiguous(in)) {
+  if (dm_tensor_same_order(out, in)) {
     Dense d = {dm_tensor_data(in), dm_tensor_data(out), from, to};
     dm_parallel_for(out->numel, 2 * DM_POINT_GRAIN, convert_range, &d);
     return DM_OK;

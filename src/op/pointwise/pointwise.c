@@ -270,7 +270,7 @@ static __attribute__((noinline)) void strided(dm_Tensor *out, int n_in, dm_Tenso
   dm_Tensor *all[DM_POINT_IN + 1] = {out};
   for (int i = 0; i < n_in; i++) all[i + 1] = in[i];
   for (int i = 0; i <= n_in; i++) j.dtype[i] = all[i]->dtype;
-  dm_iter_init(&j.it, n_in + 1, all);
+  dm_iter_init_by_memory(&j.it, n_in + 1, all);
   j.run = run;
   if (!try_tiles(&j)) dm_parallel_for(out->numel, DM_POINT_GRAIN, range_runs, &j);
 }

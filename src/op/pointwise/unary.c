@@ -219,9 +219,8 @@ static bool is_alone(const dm_Tensor *t) {
 /* May gx be written over gy, which is as large? Only the pass holds it. */
 static bool may_overwrite(const dm_Grad *g, const dm_Tensor *saved) {
   const dm_Tensor *gy = g->gy[0];
-  return g->last && saved && gy->dtype == saved->dtype && dm_same_shape(gy, saved) &&
-         !gy->node && dm_tensor_is_contiguous(gy) && dm_tensor_is_contiguous(saved) &&
-         is_alone(gy);
+  return g->last && saved && gy->dtype == saved->dtype && !gy->node &&
+         dm_tensor_same_order(gy, saved) && is_alone(gy);
 }
 
 /* The row says whether the derivative reads x or y, so only one of them was saved. */

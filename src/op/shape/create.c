@@ -36,11 +36,15 @@ dm_status full_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* The rule of the _like ops: input 0's shape, and its dtype and device unless others
-   are given. */
+/* The rule of the _like ops: input 0's shape, and its dtype and device unless others are given.
+   On the CPU the elements are stored in its order of dims, too. */
 static dm_status like(dm_Call *c, dm_LikeAttr a) {
-  dm_out_like(c, 0, c->in[0], a.dtype < 0 ? (dm_DType)c->in[0]->dtype : (dm_DType)a.dtype);
+  const dm_Tensor *const x = c->in[0];
+  dm_out_like(c, 0, x, a.dtype < 0 ? (dm_DType)x->dtype : (dm_DType)a.dtype);
   if (a.device >= 0) c->out_meta[0].device = dm_device_of(a.device);
+  if (x->device.type == DM_CPU && c->out_meta[0].device.type == DM_CPU &&
+      !dm_tensor_is_contiguous(x) && dm_tensor_is_dense(x))
+    c->order = x;
   return DM_OK;
 }
 dm_status like_rule(dm_Call *c) { return like(c, *DM_ATTR(dm_LikeAttr, c)); }
@@ -58,7 +62,7 @@ static void fill_range(void *ctx, int64_t begin, int64_t end) {
   dm_loops()->move[dm_move_of(f->size)](f->dst + begin * f->size, 1, f->value, 0, end - begin);
 }
 
-/* Fills t, an output of a call and therefore contiguous, with a value. */
+/* Fills t, an output of a call and therefore dense, with a value. */
 static dm_status fill_dense(dm_Tensor *t, double value) {
   if (t->numel == 0) return DM_OK;
   Fill f = {.dst = dm_tensor_data(t), .size = dm_dtype_size((dm_DType)t->dtype)};

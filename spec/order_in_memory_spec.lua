@@ -1,0 +1,149 @@
+-- The order of dims in memory: pointwise ops and their gradients keep that of their operands, as
+-- PyTorch's do, and compute the same bits as of contiguous tensors.
+
+local dm = require "demilune"
+local _ <close> = dm.device "cpu"
+local nn, optim = dm.nn, dm.optim
+
+local SHAPE = {7, 5, 6, 11}
+local ORDERS = {{2, 1, 3, 4}, {4, 3, 2, 1}, {1, 3, 4, 2}, {1, 3, 2, 4}, {2, 3, 4, 1}}
+
+-- t's elements, its dims stored in another order: order[1] is the outermost.
+local function stored(t, order)
+  local back = {}
+  for i, d in ipairs(order) do back[d] = i end
+  return t:permute(order):contiguous():permute(back)
+end
+
+local function same_bits(want, got, what)
+  assert.equal(want.dtype, got.dtype, what)
+  assert.same(tostring(want.shape), tostring(got.shape), what)
+  if want.dtype:find "float" then
+    local nan = want:isnan()
+    assert.is_true(nan:eq(got:isnan()):all():item(), what)
+    want, got = want:masked_fill(nan, 0), got:masked_fill(nan, 0)
+  end
+  assert.is_true(want:eq(got):all():item(), what)
+end
+
+local UNARY = {"exp", "neg", "relu", "gelu", "isnan", "sqrt", "round", "sign", "logical_not"}
+local BINARY = {"add", "mul", "pow", "maximum", "lt", "logical_and", "hypot"}
+
+describe("the order of dims in memory", function()
+  for _, dtype in ipairs{"float32", "bfloat16", "float64"} do
+    it("is kept by pointwise ops, with the bits of contiguous tensors: " .. dtype, function()
+      dm.manual_seed(3)
+      for _, order in ipairs(ORDERS) do
+        local plain, other = dm.randn(SHAPE):to(dtype), dm.randn(SHAPE):to(dtype)
+        local x, y = stored(plain, order), stored(other, order)
+        local function check(name, want, got)
+          same_bits(want, got, name)
+          assert.same(x:stride(), got:stride(), name)
+          assert.is_true(want:is_contiguous())
+        end
+        for _, name in ipairs(UNARY) do check(name, plain[name](plain), x[name](x)) end
+        for _, name in ipairs(BINARY) do
+          check(name, plain[name](plain, other), x[name](x, y))
+          if name ~= "hypot" then
+            check(name .. " of a number", plain[name](plain, 2), x[name](x, 2))
+          end
+          check(name .. " of a row", plain[name](plain, other[{1, 1, 1}]),
+            x[name](x, other[{1, 1, 1}]))
+        end
+        check("where", dm.where(plain:gt(0), plain, other), dm.where(x:gt(0), x, y))
+        check("clamp", plain:clamp{min = -1, max = 0.5}, x:clamp{min = -1, max = 0.5})
+        check("lerp", plain:lerp(other, 0.3), x:lerp(y, 0.3))
+        check("addcmul", plain:addcmul(other, other), x:addcmul(y, y))
+        check("to", plain:to "float16", x:to "float16")
+        check("masked_fill", plain:masked_fill(plain:gt(0), 3), x:masked_fill(x:gt(0), 3))
+        check("zeros_like", dm.zeros_like(plain), dm.zeros_like(x))
+        check("full_like", dm.full_like(plain, 2), dm.full_like(x, 2))
+        check("composed", nn.functional.mish(plain):mul(2):sub(other),
+          nn.functional.mish(x):mul(2):sub(y))
+        local gen = dm.Generator and dm.Generator()
+        if gen then gen:manual_seed(5) end
+        local a = dm.randn_like(plain, {generator = gen})
+        if gen then gen:manual_seed(5) end
+        check("randn_like", a, dm.randn_like(x, {generator = gen}))
+      end
+    end)
+  end
+
+  it("is that of contiguous tensors where operands differ, or have gaps", function()
+    local a = dm.randn(4, 6)
+    for _, y in ipairs{a:t() + dm.randn(6, 4), dm.randn(6, 4) * a:t(), a:slice(2, 1, -1, 2):exp(),
+      a:expand(3, 4, 6) + 1, a:t():expand(3, 6, 4):neg()} do
+      assert.is_true(y:is_contiguous())
+    end
+    assert.is_true((dm.zeros(1, 3):t() + 1):is_contiguous())
+    assert.same({1, 6}, (a:t() + 1):stride())
+    assert.same({1, 6}, (dm.ones(1):expand(6, 4) + a:t()):stride())
+  end)
+
+  it("stays when the result is written into the operand", function()
+    local plain = dm.randn(33, 70)
+    local base = plain:t():contiguous()
+    local x = base:t()
+    x:mul_(2):add_(plain):relu_()
+    same_bits(plain:mul(2):add(plain):relu(), x)
+    same_bits(x:t(), base)
+    assert.same({1, 33}, x:stride())
+  end)
+
+  it("is the leaf's in its gradient, which has the bits of a contiguous one", function()
+    for _, order in ipairs(ORDERS) do
+      local plain = dm.randn(SHAPE):requires_grad_()
+      local x = stored(plain:detach(), order):requires_grad_()
+      local function loss(t) return (t:tanh() * t + t:exp()):mul(0.5):sum() end
+      for _ = 1, 2 do -- the second one is added to the first
+        loss(plain):backward()
+        loss(x):backward()
+      end
+      same_bits(plain.grad, x.grad)
+      assert.same(x:stride(), x.grad:stride())
+      local first = dm.autograd.grad(loss(x), {x}, {create_graph = true})[1]
+      local want = dm.autograd.grad(loss(plain), {plain}, {create_graph = true})[1]
+      same_bits(dm.autograd.grad(want:sum(), {plain})[1], dm.autograd.grad(first:sum(), {x})[1])
+    end
+  end)
+
+  it("does not change what optimizers compute", function()
+    for _, name in ipairs{"SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "NAdam"} do
+      local plain = dm.randn(12, 9):requires_grad_()
+      local x = plain:detach():t():contiguous():t():requires_grad_()
+      local scaled = {}
+      for i, p in ipairs{plain, x} do
+        local o = optim[name]({p}, {lr = 0.05, weight_decay = 0.01})
+        local scaler = dm.amp.GradScaler{device = "cpu", init_scale = 8}
+        for _ = 1, 4 do
+          o:zero_grad()
+          scaler:scale((p * p):exp():sum()):backward()
+          scaler:unscale_(o)
+          nn.utils.clip_grad_norm_({p}, 5)
+          scaler:step(o)
+          scaler:update()
+        end
+        scaled[i] = p:detach()
+      end
+      same_bits(scaled[1], scaled[2], name)
+    end
+  end)
+
+  it("is no matter to what reads the result", function()
+    local plain = dm.randn(8, 12)
+    local x = plain:t():contiguous():t()
+    local w = dm.randn(12, 5)
+    local function all(t)
+      t = t:exp()
+      return {t:softmax(-1), t:sum(1), t:cumsum(2), t:matmul(w), t:sort(-1), t:reshape(-1),
+        t:flatten(), dm.cat({t, t}, 1), t:argmax(-1)}
+    end
+    local want, got = all(plain), all(x)
+    for i = 1, #want do
+      if dm.is_tensor(want[i]) and want[i].dtype == "float32" then
+        assert.is_true(want[i]:allclose(got[i]))
+      end
+    end
+    assert.has_error(function() x:exp():view(-1) end)
+  end)
+end)
