@@ -42,7 +42,7 @@ describe("dm.fft", function()
 
   it("are the sums that define them, and a slice's bits do not depend on the others", function()
     dm.manual_seed(7)
-    for _, n in ipairs{1, 2, 3, 4, 5, 6, 7, 12, 16, 31, 37, 60, 62, 97} do
+    for _, n in ipairs{1, 2, 3, 4, 5, 6, 7, 12, 16, 31, 37, 60, 62, 64, 97, 128, 192, 320} do
       local x = dm.randn(19, n, 2, {dtype = "float64"})
       local k = dm.arange(0, n - 1, {dtype = "float64"})
       local turns = dm.outer(k, k):remainder(n) * (2 * math.pi / n)
@@ -99,7 +99,7 @@ describe("dm.fft", function()
 
   it("has real transforms whose slices' bits do not depend on the others", function()
     dm.manual_seed(9)
-    for _, n in ipairs{2, 5, 6, 12, 31, 62, 64, 74} do
+    for _, n in ipairs{2, 5, 6, 12, 31, 62, 64, 74, 128, 256, 384, 1152} do
       local x = dm.randn(19, n)
       local y, columns = fft.rfft(x), fft.rfft(x:t():contiguous(), {dim = 1})
       assert.is_true(dm.equal(y, columns:transpose(1, 2)), n)
@@ -109,6 +109,39 @@ describe("dm.fft", function()
       for i = 1, 19, 3 do
         assert.is_true(dm.equal(y[i], fft.rfft(x[i])), n)
         assert.is_true(dm.equal(back[i], fft.irfft(y[i], {n = n})), n)
+      end
+    end
+  end)
+
+  it("is as near in float32 as its type allows, at lengths of every kind", function()
+    dm.manual_seed(10)
+    local function apart(got, want)
+      return ((got:to "float64" - want):norm() / want:norm()):item()
+    end
+    for _, n in ipairs{3, 31, 64, 97, 997, 1000, 1024, 1344, 65536} do
+      local near = 1.2e-7 * (1 + math.log(n, 2) / 4)
+      local x, r = dm.randn(3, n, 2), dm.randn(3, n)
+      assert.is_true(apart(fft.fft(x), fft.fft(x:to "float64")) < near, n)
+      assert.is_true(apart(fft.ifft(x), fft.ifft(x:to "float64")) < near, n)
+      local half = fft.rfft(r)
+      assert.is_true(apart(half, fft.rfft(r:to "float64")) < near, n)
+      assert.is_true(
+        apart(fft.irfft(half, {n = n}), fft.irfft(half:to "float64", {n = n})) < near, n)
+    end
+  end)
+
+  it("spreads infinities and keeps zeros alike along any dim", function()
+    for _, n in ipairs{8, 60, 64, 192} do
+      for _, dtype in ipairs{"float32", "float64"} do
+        local x = dm.zeros(9, n, 2, {dtype = dtype})
+        x[2][3][1], x[3][n][2], x[4][1][1] = math.huge, -math.huge, math.huge
+        x[5] = -x[5]
+        local rows = fft.fft(x)
+        local columns = fft.fft(x:transpose(1, 2):contiguous(), {dim = 1}):transpose(1, 2)
+        assert.is_true(dm.allclose(rows, columns, {rtol = 0, atol = 0, equal_nan = true}), n)
+        assert.is_true(dm.equal(rows:nan_to_num():signbit(), columns:nan_to_num():signbit()), n)
+        assert.equal(math.huge, rows[4][1][1]:item())
+        assert.equal(0, rows[4][1][2]:item())
       end
     end
   end)

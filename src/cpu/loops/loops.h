@@ -113,10 +113,6 @@ typedef struct dm_RnnJob {
   char *gx, *gz, *gh0, *gc0; /* of x; the state's share (GRU), h0, c0 (LSTM) */
 } dm_RnnJob;
 
-/* One pass of Fourier transforms of n points by a factor p (fft.inc), of doubles. */
-typedef void dm_FftPass(int64_t n, int p, int64_t done, const double *roots, const double *x,
-                        double *y);
-
 /* ---- the table ---- */
 
 /* For float and for double. */
@@ -158,12 +154,7 @@ typedef struct dm_Loops {
   void (*philox_words)(dm_Generator g, uint64_t counter, int64_t n, uint32_t *out);
   /* Normal numbers of n words, n even; the same bits in all tables (base/normal.h). */
   void (*normal)(const uint32_t *w, int64_t n, float *v);
-  /* Of DM_FFT_FEW transforms at once, and of DM_FFT_LANES; the same bits. */
-  dm_FftPass *fft_pass[2];
-  void (*fft_split[2])(int64_t h, const double *roots, double sign, double *x);
-  /* Of float32, and of float64 (fft_moves.inc). */
-  void (*fft_gather[2])(const dm_FftMove *m, int lanes, const void *x, double *v);
-  void (*fft_scatter[2])(const dm_FftMove *m, int lanes, const double *v, void *y);
+  dm_FftLoops fft[2]; /* of float32, and of float64 */
   /* v rounded stochastically; see dm_round_stochastic. */
   void (*round_stochastic)(dm_DType to, const uint32_t *w, int64_t n, float *v);
   dm_ReduceF32 *reduce32[DM_N_REDUCE];

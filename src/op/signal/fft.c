@@ -3,7 +3,7 @@
    transforms every slice along one dim, pairs to pairs, real numbers to half a spectrum or
    back; transforms over several dims are composed of it, and so are their gradients.
 
-   The kernel runs on the host, in float64, and rounds once; cpu/fft.h has the algorithm. A
+   The kernel runs on the host, in the dtype of x; cpu/fft.h has the algorithm. A
    length with small prime factors takes Stockham's transform, which goes factor by factor from
    one buffer to another and needs no bit reversal (Cochran et al. 1967). Any other length
    takes Bluestein's (1970): with k l = (k^2 + l^2 - (k - l)^2) / 2 the transform is a
@@ -66,19 +66,18 @@ static void move_to(dm_FftMove *m, const dm_Along *a, int size, int64_t i, int64
 /* Slices begin .. end - 1, l->lanes at once, in a buffer of the thread. */
 static void transform_slices(void *ctx, int64_t begin, int64_t end) {
   Slices *l = ctx;
-  const int64_t n_bytes = (int64_t)sizeof(double) * l->lanes * dm_fft_size(l->plan);
-  double *v = dm_scratch(DM_SCRATCH_TASK, n_bytes);
+  void *v = dm_scratch(DM_SCRATCH_TASK, dm_fft_size(l->plan, l->lanes));
   if (!v) {
     atomic_store(&l->failed, true);
     return;
   }
+  const dm_FftLoops *const loops = &dm_loops()->fft[l->wide];
   dm_FftMove get = l->get, put = l->put;
   for (int64_t i = begin; i < end; i += l->lanes) {
     move_to(&get, &l->from, l->from_size, i, end);
     move_to(&put, &l->to, l->to_size, i, end);
-    dm_loops()->fft_gather[l->wide](&get, l->lanes, l->x, v);
-    const double *const y = dm_fft_run(l->plan, l->lanes, l->ends, v);
-    dm_loops()->fft_scatter[l->wide](&put, l->lanes, y, l->y);
+    loops->gather(&get, l->lanes, l->x, v);
+    loops->scatter(&put, l->lanes, dm_fft_run(l->plan, l->lanes, l->ends, v), l->y);
   }
 }
 
@@ -137,10 +136,11 @@ static dm_status run_slices(const dm_Call *c, const dm_Tensor *x, dm_Tensor *y) 
               .y = dm_tensor_data(y),
               .wide = x->dtype == DM_F64};
   const int64_t slices = dm_along_slices(&l.from), n = dm_max_i64(l.from.n, l.to.n);
-  dm_Fft *plan = dm_fft_new(reals ? l.from.n : l.to.n, (dm_FftForm)a->form);
+  dm_Fft *plan = dm_fft_new(reals ? l.from.n : l.to.n, (dm_FftForm)a->form, l.wide);
   l.plan = plan;
   l.lanes = slices > DM_FFT_FEW && n <= MOST ? DM_FFT_LANES : DM_FFT_FEW;
   if (plan) {
+    if (l.from.inner == 1 && dm_fft_alone(plan)) l.lanes = 1;
     plan_moves(&l, a);
     dm_parallel_for(slices, dm_max_i64(GRAIN / n / l.lanes, 1) * l.lanes, transform_slices, &l);
   }
