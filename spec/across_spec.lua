@@ -1,5 +1,5 @@
 -- Operands that lie across the runs of a pointwise op, as transposed matrices do, are read in
--- tiles: results are those of contiguous copies, bit for bit.
+-- tiles, and short runs in blocks: results are those of contiguous copies, bit for bit.
 local dm = require "demilune"
 
 local DTYPES = {"bool", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
@@ -69,5 +69,57 @@ describe("operands that lie across", function()
     local two = a + b:t()
     dm.set_num_threads(before)
     assert.is_true(dm.equal(one, two))
+  end)
+end)
+
+-- Runs of few elements are computed several at once, those of 33 and more one by one; blocks have
+-- 512 elements.
+describe("short runs", function()
+  local function broadcast(f, ...)
+    local dense, shape = {}, f(...).shape
+    for i, t in ipairs{...} do dense[i] = t:expand(shape):contiguous() end
+    assert.is_true(dm.equal(f(table.unpack(dense)), f(...)))
+  end
+
+  it("of each dtype, in sizes round blocks", function()
+    for _, dtype in ipairs(DTYPES) do
+      for _, size in ipairs{{2, 2}, {3, 1, 2}, {257, 2}, {171, 3}, {65, 8}, {17, 31}, {16, 32},
+        {33, 32}, {20, 33}, {3, 2, 2, 1, 2}, {40, 3, 5, 7}, {1100, 1, 2}, {2, 513, 2}} do
+        local x = numbers(dtype, size)
+        local n = #size
+        local wider = {table.unpack(size)}
+        wider[n] = wider[n] + 1
+        broadcast(add, x, numbers(dtype, size[n]))
+        broadcast(add, numbers(dtype, size[n]), x)
+        broadcast(add, x, numbers(dtype, wider):narrow(n, 2, size[n]))
+        broadcast(add, x, numbers(dtype, wider):narrow(n, 1, size[n]):flip(n))
+        for d = 1, n do
+          local one, other = {table.unpack(size)}, {table.unpack(size)}
+          one[d], other[d % n + 1] = 1, 1
+          broadcast(add, x, numbers(dtype, one))
+          broadcast(add, numbers(dtype, one), numbers(dtype, other))
+          broadcast(add, numbers("float32", one), numbers(dtype, other))
+          broadcast(dm.where, numbers("bool", one), x, numbers(dtype, other))
+          broadcast(function(a) return a * 3 end, numbers(dtype, wider):narrow(n, 1, size[n]))
+        end
+      end
+    end
+  end)
+
+  it("in place, and on any number of threads", function()
+    local x, row, column = dm.randn(9000, 5), dm.randn(5), dm.randn(9000, 1)
+    local before = dm.get_num_threads()
+    dm.set_num_threads(1)
+    local one = x * row + column
+    dm.set_num_threads(2)
+    assert.is_true(dm.equal(one, x * row + column))
+    assert.is_true(dm.equal(one, x:clone():mul_(row):add_(column)))
+    dm.set_num_threads(before)
+    local wide = dm.randn(90, 7)
+    local want = wide:clone()
+    want:narrow(2, 3, 4):copy_(want:narrow(2, 3, 4) * 2)
+    wide:narrow(2, 3, 4):mul_(2)
+    assert.is_true(dm.equal(want, wide))
+    assert.equal(0, (dm.zeros(0, 3) + row:narrow(1, 1, 3)):numel())
   end)
 end)

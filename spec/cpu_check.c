@@ -1313,6 +1313,21 @@ static bool zips_well(const dm_Loops *l, int64_t size, int64_t n) {
   return to[2 * n * size] == FILL;
 }
 
+/* Rows of n elements, dense behind one another. */
+static bool spreads_well(const dm_Loops *l, int64_t size, int64_t n, int64_t row_step,
+                         int64_t step) {
+  enum { MOST = 1024, ROWS = 3 };
+  unsigned char from[MOST * 8], to[ROWS * 150 * 8 + 1];
+  for (int i = 0; i < MOST * 8; i++) from[i] = (unsigned char)next_u64();
+  memset(to, FILL, sizeof to);
+  l->spread[dm_move_of(size)](to, from + MOST / 2 * size, row_step, ROWS, step, n);
+  for (int64_t i = 0; i < ROWS * n; i++)
+    if (memcmp(to + i * size, from + (MOST / 2 + i / n * row_step + i % n * step) * size,
+               (size_t)size) != 0)
+      return false;
+  return to[ROWS * n * size] == FILL;
+}
+
 /* Bytes from and to any address. */
 static bool copies_well(const dm_Loops *l, int64_t n, int64_t at, int64_t to_at) {
   unsigned char from[1024], to[1024];
@@ -1325,11 +1340,14 @@ static bool copies_well(const dm_Loops *l, int64_t n, int64_t at, int64_t to_at)
 
 static void check_moves(const dm_Loops *l) {
   static const int64_t steps[][2] = {{1, 1}, {1, 0}, {1, -1}, {1, 2}, {2, 1}, {-1, 3}};
-  bool moves = true, zips = true, copies = true;
+  static const int64_t row_steps[][2] = {{0, 1}, {1, 0}, {151, 1}, {0, 0}, {-7, -1}, {5, 2}};
+  bool moves = true, zips = true, copies = true, spreads = true;
   for (int64_t size = 1; size <= 8; size *= 2)
     for (int64_t n = 0; n < 150; n++) {
       for (int i = 0; i < DM_COUNT(steps); i++)
         moves = moves && moves_well(l, size, n, steps[i][0], steps[i][1]);
+      for (int i = 0; i < DM_COUNT(row_steps); i++)
+        spreads = spreads && spreads_well(l, size, n, row_steps[i][0], row_steps[i][1]);
       zips = zips && zips_well(l, size, n);
     }
   for (int64_t n = DM_COPY_BLOCK; n < 5 * DM_COPY_BLOCK; n += 1 + below(7))
@@ -1337,6 +1355,7 @@ static void check_moves(const dm_Loops *l) {
       copies = copies && copies_well(l, n, at, 1 + below(80));
   check(moves, "elements at steps");
   check(zips, "two rows in turns");
+  check(spreads, "rows at steps, one behind the other");
   check(copies, "bytes from and to any address");
 }
 

@@ -178,6 +178,9 @@ typedef struct dm_Loops {
   void (*ramp[2])(double from, double by, int64_t first, int each, int64_t n, void *v);
   /* By dm_move_of: n elements, steps apart, of any sign; and a and b in turns. */
   void (*move[4])(void *to, int64_t to_step, const void *from, int64_t from_step, int64_t n);
+  /* By dm_move_of: rows of n elements, any steps apart, one behind the other. */
+  void (*spread[4])(void *to, const void *from, int64_t row_step, int64_t rows, int64_t step,
+                    int64_t n);
   void (*zip[4])(void *to, const void *a, const void *b, int64_t n);
 } dm_Loops;
 

@@ -12,7 +12,9 @@
    one block, however long.
 
    An operand that lies across the runs, as a transposed matrix does, would be read a cache line
-   for each element: tiles of it are transposed into a buffer first. */
+   for each element: tiles of it are transposed into a buffer first. Where the runs are short,
+   as those of (N, 1) and (1, 8) are, a block is made of some of them: operands that are not
+   dense there, the repeated ones above all, are written out into buffers. */
 #include "op/pointwise/pointwise.h"
 
 #include "core/copy.h"
@@ -201,6 +203,95 @@ static bool try_tiles(Job *j) {
   return true;
 }
 
+/* ---- short runs ---- */
+
+enum { SHORT_RUN = 32 }; /* elements of the longest run that blocks are made of */
+
+/* A call in blocks of `rows` positions of `dim` and all of the later dims, at most DM_BLOCK
+   elements, in which the output is dense. */
+typedef struct Blocks {
+  Job *j;
+  int dim;
+  int64_t rows, inner, n_down;      /* inner: elements of a position of dim */
+  int64_t stride[DM_ITER_OPERANDS]; /* in a block: 1, also of what is written out; or 0 */
+  bool lies[DM_ITER_OPERANDS];      /* so in memory */
+} Blocks;
+
+/* Writes operand i's elements of `rows` positions of dim and all later ones one behind the
+   other. */
+static char *write_out(const dm_Iter *it, int i, int dim, int64_t rows, const char *from,
+                       char *to) {
+  const int last = it->ndim - 1, size = it->size[i];
+  const int64_t *const stride = it->stride[i];
+  if (dim < last - 1) {
+    for (int64_t r = 0; r < rows; r++)
+      to = write_out(it, i, dim + 1, it->shape[dim + 1], from + r * stride[dim] * size, to);
+    return to;
+  }
+  dm_loops()->spread[dm_move_of(size)](to, from, stride[dim], rows, stride[last],
+                                       it->shape[last]);
+  return to + rows * it->shape[last] * size;
+}
+
+/* A buffer serves the next block too where the operand lies as before, as a row of weights does
+   that every position repeats. */
+static void range_blocks(void *ctx, int64_t begin, int64_t end) {
+  const Blocks *b = ctx;
+  const dm_Iter *const it = &b->j->it;
+  _Alignas(LINE) char buffer[DM_POINT_IN][DM_BLOCK * sizeof(int64_t)];
+  const char *kept[DM_ITER_OPERANDS] = {NULL};
+  int64_t kept_rows = 0;
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t down = u % b->n_down * b->rows;
+    const int64_t rows = dm_min_i64(b->rows, it->shape[b->dim] - down);
+    char *ptr[DM_ITER_OPERANDS];
+    for (int i = 0; i < it->n_op; i++) {
+      int64_t off = down * it->stride[i][b->dim], rest = u / b->n_down;
+      for (int d = b->dim - 1; d >= 0; d--) {
+        off += rest % it->shape[d] * it->stride[i][d];
+        rest /= it->shape[d];
+      }
+      ptr[i] = it->data[i] + off * it->size[i];
+      if (b->lies[i]) continue;
+      if (kept[i] != ptr[i] || kept_rows < rows)
+        write_out(it, i, b->dim, rows, ptr[i], buffer[i - 1]);
+      kept[i] = ptr[i];
+      ptr[i] = buffer[i - 1];
+    }
+    kept_rows = rows;
+    b->j->run(b->j, ptr, b->stride, rows * b->inner);
+  }
+}
+
+/* Whether the elements of operand i in dim and those after it are `step` apart, in their order:
+   dense, or with 0 a single one. */
+static bool lies_by(const dm_Iter *it, int i, int dim, int64_t step) {
+  for (int d = it->ndim - 1; d >= dim; step *= it->shape[d--])
+    if (it->stride[i][d] != step) return false;
+  return true;
+}
+
+/* Runs a call in blocks where its runs are short; false: it has done nothing. */
+static bool try_blocks(Job *j) {
+  const dm_Iter *const it = &j->it;
+  Blocks b = {.j = j, .dim = it->ndim - 1, .inner = 1};
+  if (it->ndim < 2 || it->shape[b.dim] > SHORT_RUN) return false;
+  while (b.dim > 0 && b.inner * it->shape[b.dim] <= DM_BLOCK) b.inner *= it->shape[b.dim--];
+  if (!lies_by(it, 0, b.dim, 1)) return false;
+  for (int i = 0; i < it->n_op; i++) {
+    b.stride[i] = !lies_by(it, i, b.dim, 0);
+    b.lies[i] = lies_by(it, i, b.dim, b.stride[i]);
+  }
+  /* as many blocks as are needed, of about one size */
+  const int64_t down = it->shape[b.dim], most = DM_BLOCK / b.inner;
+  b.n_down = (down + most - 1) / most;
+  b.rows = (down + b.n_down - 1) / b.n_down;
+  const int64_t others = it->numel / down / b.inner;
+  dm_parallel_for(b.n_down * others, dm_max_i64(1, DM_POINT_GRAIN / (b.rows * b.inner)),
+                  range_blocks, &b);
+  return true;
+}
+
 /* Few dense elements of one shape are one block, without an iterator: computed in place if
    they have the compute type, and otherwise, of 16 bits, widened and rounded in one run. Most
    calls of a small net are this. */
@@ -272,7 +363,8 @@ static __attribute__((noinline)) void strided(dm_Tensor *out, int n_in, dm_Tenso
   for (int i = 0; i <= n_in; i++) j.dtype[i] = all[i]->dtype;
   dm_iter_init_by_memory(&j.it, n_in + 1, all);
   j.run = run;
-  if (!try_tiles(&j)) dm_parallel_for(out->numel, DM_POINT_GRAIN, range_runs, &j);
+  if (!try_tiles(&j) && !try_blocks(&j))
+    dm_parallel_for(out->numel, DM_POINT_GRAIN, range_runs, &j);
 }
 
 /* Small calls skip the iterator and the threads; see the head for the others. */
