@@ -251,8 +251,8 @@ static void start_row(const Sums *s, char *row, int64_t n) {
     const int64_t size = dm_dtype_size(s->from), blocks = (r->inner + COLUMNS - 1) / COLUMNS; \
     const bool direct = s->dtype == DTYPE;                                                    \
     for (int64_t u = begin; u < end; u++) {                                                   \
-      const int64_t row = u % r->n, column = u / r->n % blocks * COLUMNS;                     \
-      const int64_t o = u / r->n / blocks, n = dm_min_i64(COLUMNS, r->inner - column);        \
+      const int64_t row = u / blocks % r->n, column = u % blocks * COLUMNS;                   \
+      const int64_t o = u / blocks / r->n, n = dm_min_i64(COLUMNS, r->inner - column);        \
       char *y = r->dst + ((o * r->n + row) * r->inner + column) * r->size;                    \
       const char *x = r->src + (o * r->m * r->inner + column) * size;                         \
       TYPE own[COLUMNS], buf[COLUMNS], *const sum = direct ? (TYPE *)(void *)y : own;         \
