@@ -292,6 +292,7 @@ describe("elements at positions", function()
   it("are checked, whatever their dtype and strides and wherever they stand", function()
     local _ <close> = dm.device "cpu" -- a GPU tells later, without the position
     local x = dm.arange(1, 10)
+    local function more(method) if method:find "reduce" then return "amax" end end
     for _, dtype in ipairs{"int8", "int32", "int64"} do
       for _, bad in ipairs{0, 11, -1, -100} do
         for _, row in ipairs{1, 512, 513, 700} do
@@ -304,9 +305,16 @@ describe("elements at positions", function()
           local row_of = index:t():contiguous()[1]
           assert.error_matches(function() x:gather(1, row_of) end, words, 1, true)
           local y, ones = dm.zeros(10), dm.ones(700)
-          for _, method in ipairs{"scatter_", "scatter_add_"} do
-            assert.error_matches(function() y[method](y, 1, index:select(2, 1), ones) end, words, 1,
-              true)
+          for _, method in ipairs{"scatter_", "scatter_add_", "scatter", "scatter_add",
+            "scatter_reduce", "scatter_reduce_"} do
+            for _, z in ipairs{y, method:find "_$" and y or y:bfloat16()} do
+              assert.error_matches(function()
+                z[method](z, 1, index:select(2, 1), ones:to(z.dtype), more(method))
+              end, words, 1, true)
+              assert.error_matches(function()
+                z[method](z, 1, row_of, ones:to(z.dtype), more(method))
+              end, words, 1, true)
+            end
           end
           assert.equal(0, y:sum():item())
           assert.equal(700, x:index_select(1, index:select(2, 2)):numel())

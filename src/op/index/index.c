@@ -323,27 +323,31 @@ GATHER(32)
 GATHER(64)
 #undef GATHER
 
-/* scatter (=) and scatter_add (+=); ptr: x (written, stride 0 along dim), source, positions,
-   which were checked, and which another thread may have changed since. */
+/* scatter (=) and scatter_add (+=); ptr: x (written, stride 0 along dim), source, positions, of
+   which bad ones are skipped. */
 #define SCATTER(NAME, TYPE, OP)                                                          \
   static void scatter_##NAME(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
-    const Traversal *w = ctx;                                                            \
+    Traversal *w = ctx;                                                                  \
     const int64_t step = w->step, to = s[0], from = s[1], next = s[2];                   \
     const uint64_t size = (uint64_t)w->size, base = (uint64_t)w->base;                   \
     TYPE *x = (TYPE *)(void *)ptr[0];                                                    \
     const TYPE *v = (const TYPE *)(const void *)ptr[1];                                  \
     const int64_t *at = (const int64_t *)(const void *)ptr[2];                           \
+    bool bad = false;                                                                    \
     if (to == 0 && from == 1 && next == 1 && step == 1) { /* along a dense row */        \
       for (int64_t i = 0; i < n; i++) {                                                  \
         const uint64_t p = (uint64_t)at[i] - base;                                       \
         if (DM_LIKELY(p < size)) x[p] OP v[i];                                           \
+        else bad = true;                                                                 \
       }                                                                                  \
-      return;                                                                            \
+    } else {                                                                             \
+      for (int64_t i = 0; i < n; i++) {                                                  \
+        const uint64_t p = (uint64_t)at[i * next] - base;                                \
+        if (DM_LIKELY(p < size)) x[i * to + (int64_t)p * step] OP v[i * from];           \
+        else bad = true;                                                                 \
+      }                                                                                  \
     }                                                                                    \
-    for (int64_t i = 0; i < n; i++) {                                                    \
-      const uint64_t p = (uint64_t)at[i * next] - base;                                  \
-      if (DM_LIKELY(p < size)) x[i * to + (int64_t)p * step] OP v[i * from];             \
-    }                                                                                    \
+    if (bad) atomic_store(&w->bad, true);                                                \
   }
 SCATTER(8, uint8_t, =)
 SCATTER(16, uint16_t, =)
@@ -358,18 +362,23 @@ SCATTER(add_i64, uint64_t, +=) /* unsigned: wraps modulo 2^64 */
    in extremes. */
 #define REDUCE(NAME, TYPE, JOINED)                                                      \
   static void reduce_##NAME(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
-    const Traversal *w = ctx;                                                           \
+    Traversal *w = ctx;                                                                 \
     const uint64_t size = (uint64_t)w->size, base = (uint64_t)w->base;                  \
+    bool bad = false;                                                                   \
     TYPE *to = (TYPE *)(void *)ptr[0];                                                  \
     const TYPE *from = (const TYPE *)(const void *)ptr[1];                              \
     const int64_t *at = (const int64_t *)(const void *)ptr[2];                          \
     for (int64_t i = 0; i < n; i++) {                                                   \
       const uint64_t k = (uint64_t)at[i * s[2]] - base;                                 \
-      if (DM_UNLIKELY(k >= size)) continue;                                             \
+      if (DM_UNLIKELY(k >= size)) {                                                     \
+        bad = true;                                                                     \
+        continue;                                                                       \
+      }                                                                                 \
       TYPE *p = &to[i * s[0] + (int64_t)k * w->step];                                   \
       const TYPE x = *p, v = from[i * s[1]];                                            \
       *p = JOINED;                                                                      \
     }                                                                                   \
+    if (bad) atomic_store(&w->bad, true);                                               \
   }
 /* v if the test holds, else x, without a branch, which would often be predicted wrong. */
 #define EITHER(TYPE, TEST) ((const TYPE[2]){x, v})[TEST]
@@ -509,11 +518,11 @@ static dm_Tensor view_in_order(const dm_Tensor *t, const dm_Tensor *index, const
 
 /* Runs a scatter loop over all slices along dim in parallel. The slices that a thread has are
    neighbours: it walks them together, row by row, in the order of memory. Where a row is short,
-   dim becomes the last one, for longer runs. */
-static void scatter_into(dm_Tensor *x, dm_Tensor *src, dm_Tensor *at, int64_t base, int dim,
+   dim becomes the last one, for longer runs. False: a position is out of range. */
+static bool scatter_into(dm_Tensor *x, dm_Tensor *src, dm_Tensor *at, int64_t base, int dim,
                          dm_RunFn *run) {
   enum { WIDTH = 64 }; /* columns that a thread has at least, for runs that pay */
-  if (at->numel == 0) return;
+  if (at->numel == 0) return true;
   const int last = (int)dm_max_i64(at->ndim, 1) - 1;
   int order[DM_MAX_DIM];
   int64_t inner = 1;
@@ -534,6 +543,17 @@ static void scatter_into(dm_Tensor *x, dm_Tensor *src, dm_Tensor *at, int64_t ba
   const int64_t n = at->numel / w.length, threads = dm_threads_here();
   const int64_t wide = dm_max_i64(WIDTH, (n + threads - 1) / threads);
   dm_parallel_for(n, dm_max_i64(dm_min_i64(wide, w.inner), GRAIN / w.length), run_slices, &w);
+  return !atomic_load(&w.bad);
+}
+
+/* The positions of a scatter op. They are checked here where `to`, which it writes, is the
+   caller's tensor x, which stays as it is when one is out of range; otherwise the loops note
+   it. */
+static dm_status scatter_positions(const dm_Call *c, int64_t n, const dm_Tensor *to,
+                                   int64_t *base, dm_Tensor **at) {
+  DM_TRY(positions_of(c, c->in[1], n, c->out[0], base, at));
+  if (*at != c->in[1] || to->storage != c->in[0]->storage) return DM_OK;
+  return check_positions(c, *at, n);
 }
 
 /* A copy of x, into which the source is written. */
@@ -543,11 +563,11 @@ dm_status scatter_cpu(dm_Call *c) {
   const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
   int64_t base;
   dm_status st;
-  DM_GO(positions_of(c, c->in[1], x->shape[dim], c->out[0], &base, &at));
-  if (at == c->in[1]) DM_GO(check_positions(c, at, x->shape[dim]));
+  DM_GO(scatter_positions(c, x->shape[dim], c->out[0], &base, &at));
   DM_GO(dm_dense_as_new(src, (dm_DType)x->dtype, src->ndim, src->shape, &values));
   DM_GO(dm_copy_to(c->out[0], x));
-  scatter_into(c->out[0], values, at, base, dim, runs[log2_size(x)]);
+  if (!scatter_into(c->out[0], values, at, base, dim, runs[log2_size(x)]))
+    st = check_positions(c, at, x->shape[dim]);
 done:
   dm_tensor_unref(&values);
   dm_tensor_unref(&at);
@@ -566,12 +586,12 @@ static dm_status join_into(dm_Call *c, dm_RunFn *const run[3]) {
   const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
   int64_t base;
   dm_status st;
-  DM_GO(positions_of(c, c->in[1], x->shape[dim], c->out[0], &base, &at));
-  if (at == c->in[1]) DM_GO(check_positions(c, at, x->shape[dim]));
   DM_GO(dm_sums_new(c->out[0], x, &sums));
+  DM_GO(scatter_positions(c, x->shape[dim], sums, &base, &at));
   const dm_DType dtype = (dm_DType)sums->dtype;
   DM_GO(dm_dense_as_new(src, dtype, src->ndim, src->shape, &values));
-  scatter_into(sums, values, at, base, dim, run_for(dtype, run));
+  if (!scatter_into(sums, values, at, base, dim, run_for(dtype, run)))
+    DM_GO(check_positions(c, at, x->shape[dim]));
   DM_GO(dm_sums_store(c->out[0], sums));
 done:
   dm_tensor_unref(&values);
