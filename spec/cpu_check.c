@@ -1359,6 +1359,27 @@ static void check_moves(const dm_Loops *l) {
   check(copies, "bytes from and to any address");
 }
 
+/* Keys of few values, so that some are equal, and the largest and the smallest ones. */
+static void check_count_less(const dm_Loops *l) {
+  bool counts = true;
+  for (int64_t n = 0; n <= DM_FEW_KEYS; n++) {
+    int32_t key[DM_FEW_KEYS], less[DM_FEW_KEYS + 1];
+    for (int i = 0; i < DM_FEW_KEYS; i++) {
+      const int64_t v = below(12);
+      key[i] = v == 0 ? INT32_MIN : v == 1 ? INT32_MAX : (int32_t)v - 6;
+    }
+    less[DM_FEW_KEYS] = -7;
+    l->count_less(key, n, less);
+    for (int64_t i = 0; i < n; i++) {
+      int32_t want = 0;
+      for (int64_t k = 0; k < n; k++) want += key[k] < key[i];
+      counts = counts && less[i] == want;
+    }
+    counts = counts && less[DM_FEW_KEYS] == -7;
+  }
+  check(counts, "how many keys are less");
+}
+
 /* Normal numbers against float64, at words that reach every part of the formulas: the error is
    below 3e-7 of the radius. */
 static void check_normal(const dm_Loops *l) {
@@ -1431,6 +1452,7 @@ static void check_wide_loops(const dm_Loops *wide) {
   check_formulas(&dm_loops_plain, wide);
   check_truth(wide);
   check_moves(wide);
+  check_count_less(wide);
   check_normal(wide);
   check_draws(&dm_loops_plain, wide);
 }
@@ -1442,6 +1464,7 @@ static void check_loops(void) {
   check_pair_ops(&dm_loops_plain);
   check_truth(&dm_loops_plain);
   check_moves(&dm_loops_plain);
+  check_count_less(&dm_loops_plain);
   check_normal(&dm_loops_plain);
   if (dm_cpu_variant() >= DM_AVX2 && dm_loops_avx2()) check_wide_loops(dm_loops_avx2());
   if (dm_cpu_variant() >= DM_AVX512 && dm_loops_avx512()) check_wide_loops(dm_loops_avx512());

@@ -36,6 +36,48 @@ describe("ops that choose elements", function()
   end)
 end)
 
+-- Elements of at most 32 bits are sorted as words, the others as pairs, and a few by counting.
+describe("sorts of elements of each size", function()
+  it("give one order, equal ones as they came, NaN the largest", function()
+    dm.manual_seed(2)
+    local options = {device = "cpu"}
+    for _, dtype in ipairs{"bool", "uint8", "int8", "int16", "int32", "float16", "bfloat16",
+      "float32"} do
+      for _, n in ipairs{1, 2, 7, 16, 31, 33, 63, 64, 65, 130, 511, 700} do
+        local x = (dm.randn(3, n, options) * 40):round()
+        if dtype == "bool" or dtype == "uint8" then x = x:abs() end
+        if dtype == "float32" then x:narrow(2, 1, 1):mul_(1e-42) end -- subnormal
+        x = x:to(dtype)
+        if x.dtype:find "float" then
+          x[{2, n}], x[{2, (n + 1) // 2}], x[{3, 1}] = NAN, NAN, -math.huge
+          x[{1, n}], x[{1, (n + 1) // 2}] = -0.0, 0
+        elseif dtype == "int32" then
+          x[{1, 1}], x[{2, n}], x[{3, n}] = -2 ^ 31 | 0, 2 ^ 31 - 1 | 0, 2 ^ 31 - 1 | 0
+        end
+        local wide = x:to(x.dtype:find "float" and "float64" or "int64")
+        for _, descending in ipairs{true, false} do
+          local by = {dim = -1, descending = descending, stable = true}
+          local values, at = x:sort(by)
+          local want, order = wide:sort(by)
+          assert.is_true(dm.equal(order, at), ("%s, %d"):format(dtype, n))
+          assert.is_true(dm.allclose(want, values:to(want.dtype), {equal_nan = true, rtol = 0,
+            atol = 0}))
+          local across, at_across = x:t():contiguous():sort{dim = 1, descending = descending,
+            stable = true}
+          assert.is_true(dm.equal(at, at_across:t()))
+          assert.is_true(dm.allclose(values, across:t(), {equal_nan = true}))
+          local k = (n + 1) // 2
+          local _, first = x:topk(k, {largest = descending})
+          assert.is_true(dm.equal(order:narrow(2, 1, k), first))
+        end
+        local k = (n + 2) // 3
+        local middle = dm.kthvalue(x:float(), k)
+        assert.is_true(dm.allclose(wide:sort(2):select(2, k):float(), middle, {equal_nan = true}))
+      end
+    end
+  end)
+end)
+
 describe("the first of many", function()
   it("are those of a whole sort, equal ones in their order, NaN the largest", function()
     dm.manual_seed(1)
@@ -45,7 +87,7 @@ describe("the first of many", function()
       x = x:to(dtype)
       for _, largest in ipairs{true, false} do
         local sorted, at = x:sort{dim = -1, descending = largest, stable = true}
-        for _, k in ipairs{1, 2, 5, 16, 17, 100, 341, 342, 700} do
+        for _, k in ipairs{1, 2, 5, 16, 17, 21, 22, 100, 341, 342, 700} do
           local values, i = x:topk(k, {largest = largest})
           assert.is_true(dm.equal(at:narrow(2, 1, k), i), ("%s, k = %d"):format(dtype, k))
           assert.is_true(dm.allclose(sorted:narrow(2, 1, k), values, {equal_nan = true}))

@@ -133,7 +133,7 @@ typedef struct dm_RealLoops {
   dm_status (*rnn_backward)(const dm_RnnJob *j);
 } dm_RealLoops;
 
-enum { DM_TAP_LANES = 32, DM_COPY_BLOCK = 64 };
+enum { DM_TAP_LANES = 32, DM_COPY_BLOCK = 64, DM_FEW_KEYS = 64 };
 /* Of an element's bytes, 1 to 8. */
 static inline int dm_move_of(int64_t size) {
   return size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : 3;
@@ -174,6 +174,9 @@ typedef struct dm_Loops {
   /* Adds to below[i] how many of n rising edges are less than key[i]; right: less or equal. */
   void (*edges_below)(const uint64_t *edge, int64_t n, bool right, const uint64_t *key,
                       int64_t m, int64_t *below);
+  /* How many of n <= DM_FEW_KEYS keys are less than each of them; both arrays have space for
+     DM_FEW_KEYS. */
+  void (*count_less)(const int32_t *key, int64_t n, int32_t *less);
   /* v[i] = from + (first + i each) by in float64, rounded once to float32 or as it is; few. */
   void (*ramp[2])(double from, double by, int64_t first, int each, int64_t n, void *v);
   /* By dm_move_of: n elements, steps apart, of any sign; and a and b in turns. */

@@ -10,6 +10,10 @@
    inverts the keys, which keeps the order of equals and puts NaN first, as in PyTorch. One
    comparison of integers then serves all dtypes.
 
+   Elements of at most 32 bits have keys of as many, which are sorted as words: a key, and below
+   it the position, which makes all words different. A few of them need no moves: an element's
+   rank is the number of lesser ones and of equal ones before it, which vectors count.
+
    topk keeps a buffer of 2 k + 16 candidates: whenever it is full it is sorted and
    cut to the first k, whose last key bounds what is gathered from then on. Where so many are
    all, the first k are found by partitions (quickselect: Hoare, Algorithm 65, 1961), and only
@@ -288,6 +292,131 @@ static Item *sort_first(const Job *j, const char *x, Item *a, Item *b) {
   return j->sorted ? sort_items(a, b, k) : a;
 }
 
+/* ---- elements of at most 32 bits ---- */
+
+/* Whether slices are sorted as words: in whole, or for so many elements that partitions find
+   them sooner than a search for better ones. */
+static bool has_words(const Job *j) {
+  const int64_t n = j->in.n, k = j->out.n;
+  if (dm_dtype_size(j->from) > 4 || n > UINT32_MAX) return false;
+  return 2 * k + RUN >= n || (k > RUN && n <= 32 * k);
+}
+
+/* The keys of elements from `at` on of a slice that starts at x, signed, in the wanted order;
+   returns how many. */
+static int64_t block_of_short_keys(const Job *j, const char *x, int64_t at, int32_t *key) {
+  const int64_t m = dm_min_i64(DM_BLOCK, j->in.n - at), step = j->in.inner;
+  const char *p = x + at * step * dm_dtype_size(j->from);
+  if (dm_is_float(j->from)) {
+    float f[DM_BLOCK];
+    dm_load_f32(j->from, p, step, m, f);
+    for (int64_t i = 0; i < m; i++) {
+      const float sum = f[i] + 0.0f; /* -0 is 0 */
+      int32_t bits;
+      memcpy(&bits, &sum, 4);
+      key[i] = sum != sum ? INT32_MAX : bits ^ (bits >> 31 & INT32_MAX);
+    }
+  } else {
+    int64_t v[DM_BLOCK];
+    dm_load_i64(j->from, p, step, m, v);
+    for (int64_t i = 0; i < m; i++) key[i] = (int32_t)v[i];
+  }
+  for (int64_t i = 0; i < m && j->descending; i++) key[i] = ~key[i];
+  return m;
+}
+
+/* The positions of the at most DM_FEW_KEYS elements of a slice in their order. */
+static void order_few(const Job *j, const char *x, uint64_t *sorted) {
+  int32_t key[DM_BLOCK], less[DM_FEW_KEYS], equal[DM_FEW_KEYS] = {0};
+  memset(key, 0, sizeof *key * DM_FEW_KEYS);
+  block_of_short_keys(j, x, 0, key);
+  dm_loops()->count_less(key, j->in.n, less);
+  for (int64_t i = 0; i < j->in.n; i++) sorted[less[i] + equal[less[i]]++] = (uint64_t)i;
+}
+
+/* Sorts the words of a, with b as a buffer of the same size, by the four bytes of their keys;
+   returns the one of both that holds the result. Bytes that all keys share are skipped. */
+static uint64_t *sort_words(uint64_t *a, uint64_t *b, int64_t n) {
+  int64_t at[4][256] = {{0}};
+  for (int64_t i = 0; i < n; i++)
+    for (int d = 0; d < 4; d++) at[d][a[i] >> (32 + 8 * d) & 0xff]++;
+  for (int d = 0; d < 4; d++) {
+    const int shift = 32 + 8 * d;
+    int64_t before = 0;
+    if (at[d][a[0] >> shift & 0xff] == n) continue;
+    for (int k = 0; k < 256; k++) {
+      const int64_t count = at[d][k];
+      at[d][k] = before;
+      before += count;
+    }
+    for (int64_t i = 0; i < n; i++) b[at[d][a[i] >> shift & 0xff]++] = a[i];
+    uint64_t *const t = a;
+    a = b;
+    b = t;
+  }
+  return a;
+}
+
+/* select_first of words. */
+static int64_t partition_words(uint64_t *a, uint64_t *b, int64_t n, uint64_t pivot) {
+  int64_t before = 0, after = n - 1;
+  for (int64_t i = 0; i < n; i++) {
+    const uint64_t t = a[i];
+    b[before] = t;
+    b[after] = t;
+    before += t < pivot;
+    after -= t > pivot;
+  }
+  memcpy(a, b, sizeof *b * (size_t)before);
+  a[before] = pivot;
+  for (int64_t i = before + 1; i < n; i++) a[i] = b[n + before - i];
+  return before;
+}
+static uint64_t middle_word(uint64_t a, uint64_t b, uint64_t c) {
+  const uint64_t low = a < b ? a : b, high = a < b ? b : a;
+  return c < low ? low : c > high ? high : c;
+}
+static void select_words(uint64_t *a, uint64_t *b, int64_t n, int64_t k) {
+  for (int64_t most = 4 * n; n > DM_FEW_KEYS && most > 0; most -= n) {
+    const int64_t at = partition_words(a, b, n, middle_word(a[0], a[n / 2], a[n - 1]));
+    if (at == k - 1) return;
+    if (at > k - 1) {
+      n = at;
+    } else {
+      a += at + 1;
+      n -= at + 1;
+      k -= at + 1;
+    }
+  }
+  const uint64_t *const sorted = sort_words(a, b, n);
+  if (sorted != a) memcpy(a, sorted, sizeof *a * (size_t)n);
+}
+
+/* As sort_first, of words; the lower half of one is the position. */
+static const uint64_t *sort_first_words(const Job *j, const char *x, uint64_t *a, uint64_t *b) {
+  const int64_t n = j->in.n, k = j->out.n;
+  int32_t key[DM_BLOCK];
+  if (n <= DM_FEW_KEYS) {
+    order_few(j, x, a);
+    return a;
+  }
+  for (int64_t at = 0, m; at < n; at += m) {
+    m = block_of_short_keys(j, x, at, key);
+    for (int64_t i = 0; i < m; i++)
+      a[at + i] = (uint64_t)((uint32_t)key[i] ^ 1u << 31) << 32 | (uint64_t)(at + i);
+  }
+  if (k == n) return sort_words(a, b, n);
+  select_words(a, b, n, k);
+  return j->sorted ? sort_words(a, b, k) : a;
+}
+
+/* Element `to` of the results is number `at` of the slice that starts at x. */
+static inline void put_sorted(const Job *j, const char *x, int64_t to, int64_t at,
+                              int64_t size) {
+  copy_element(j->y + to * size, x + at * j->in.inner * size, size);
+  j->index[to] = at + j->base;
+}
+
 /* Thread body: sorts slices [begin, end) and writes the first out.n elements and
    positions of each. */
 static void sort_slices(void *ctx, int64_t begin, int64_t end) {
@@ -302,13 +431,28 @@ static void sort_slices(void *ctx, int64_t begin, int64_t end) {
     const char *x = j->x + dm_along_at(&j->in, i) * size;
     const int64_t to = dm_along_at(&j->out, i);
     const Item *const sorted = sort_first(j, x, items, items + n);
-    for (int64_t k = 0; k < j->out.n; k++) {
-      const int64_t at = to + k * j->out.inner;
-      copy_element(j->y + at * size, x + sorted[k].at * j->in.inner * size, size);
-      j->index[at] = sorted[k].at + j->base;
-    }
+    for (int64_t k = 0; k < j->out.n; k++)
+      put_sorted(j, x, to + k * j->out.inner, sorted[k].at, size);
   }
   dm_free(items);
+}
+static void sort_word_slices(void *ctx, int64_t begin, int64_t end) {
+  Job *j = ctx;
+  const int64_t size = dm_dtype_size(j->from), n = j->in.n;
+  uint64_t few[DM_FEW_KEYS], *const many = n > DM_FEW_KEYS ? dm_alloc(16 * n) : NULL;
+  if (n > DM_FEW_KEYS && !many) {
+    atomic_store(&j->failed, true);
+    return;
+  }
+  for (int64_t i = begin; i < end; i++) {
+    const char *x = j->x + dm_along_at(&j->in, i) * size;
+    const int64_t to = dm_along_at(&j->out, i);
+    const uint64_t *const sorted =
+        many ? sort_first_words(j, x, many, many + n) : sort_first_words(j, x, few, few);
+    for (int64_t k = 0; k < j->out.n; k++)
+      put_sorted(j, x, to + k * j->out.inner, (int64_t)(sorted[k] & UINT32_MAX), size);
+  }
+  dm_free(many);
 }
 
 /* sort and topk on input 0: values to output 0, int64 positions to output 1. */
@@ -318,7 +462,8 @@ static dm_status sort_along(dm_Call *c, int64_t dim, bool descending, bool sorte
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(open_job(&j, c, dim, &dense));
   j.index = dm_tensor_data(c->out[1]);
-  dm_parallel_for(dm_along_slices(&j.in), slice_grain(&j), sort_slices, &j);
+  dm_parallel_for(dm_along_slices(&j.in), slice_grain(&j),
+                  has_words(&j) ? sort_word_slices : sort_slices, &j);
   dm_tensor_unref(&dense);
   return atomic_load(&j.failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
 }
