@@ -156,17 +156,16 @@ dm_status kthvalue_compose(dm_Call *c, dm_X *x) {
    propagates NaN. */
 static dm_Tensor *or_nan(dm_X *x, const Slices *l, dm_Tensor *at) {
   if (!dm_is_float((dm_DType)l->t->dtype)) return at;
-  dm_Tensor *nan = x_unary(x, DM_OP_isnan, l->t);
-  dm_Tensor *some = dm_x(x, DM_OP_any, &(dm_DimsAttr){{1, {l->dim}}, true}, 1, nan);
-  dm_Tensor *first =
-      dm_x(x, DM_OP_argmax, &(dm_DimAttr){{1, l->dim}, true}, 1, x_cast(x, nan, DM_I64));
-  return x_where(x, some, first, at);
+  dm_Tensor *largest[2]; /* which the first NaN is */
+  if (!x_call(x, DM_OP_max, &(dm_DimAttr){{1, l->dim}, true}, 1, &(dm_Tensor *){l->t}, largest))
+    return NULL;
+  return x_where(x, x_unary(x, DM_OP_isnan, largest[0]), largest[1], at);
 }
 
 /* The number of elements of each slice that are not NaN, int64, size 1 along dim. */
 static dm_Tensor *count_numbers(dm_X *x, const Slices *l) {
-  dm_Tensor *number = x_unary(x, DM_OP_logical_not, x_unary(x, DM_OP_isnan, l->t));
-  return x_sum(x, x_cast(x, number, DM_I64), (dm_Ints){1, {l->dim}}, true);
+  dm_Tensor *number = dm_x(x, DM_OP_eq, NULL, 2, l->t, l->t); /* a NaN differs from itself */
+  return x_sum(x, number, (dm_Ints){1, {l->dim}}, true);
 }
 
 /* The position of the lower median of the elements that are not NaN: element (count -
@@ -174,9 +173,10 @@ static dm_Tensor *count_numbers(dm_X *x, const Slices *l) {
    first one. */
 static dm_Tensor *middle_number(dm_X *x, const Slices *l, dm_Tensor *order, int base) {
   const dm_DivAttr floored = {2};
-  dm_Tensor *last = x_floor(x, x_moved(x, count_numbers(x, l), -1), 0);
-  dm_Tensor *middle = dm_x(x, DM_OP_div, &floored, 2, last, x_whole(x, 2));
-  return x_gather(x, order, x_moved(x, middle, base), l->dim);
+  /* (count + 1) div 2 counts from 1, for count > 0 */
+  dm_Tensor *twice = x_moved(x, count_numbers(x, l), 2 * base - 1);
+  dm_Tensor *middle = dm_x(x, DM_OP_div, &floored, 2, twice, x_whole(x, 2));
+  return x_gather(x, order, x_floor(x, middle, base), l->dim);
 }
 
 /* v, an element of t, which may be NaN, so that its gradient goes to all elements that equal
