@@ -462,35 +462,66 @@ dm_status dstack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 3, 2, true
 /* Vectors count as columns (N, 1); joined along the second dim. */
 dm_status column_stack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 2, 1, true); }
 
-/* Each block (m, n) is joined with zeros to all columns, and the blocks are joined
-   along the rows. */
+/* The shape of a block of block_diag. */
+static void block_size(const dm_Tensor *t, int64_t size[2]) {
+  size[0] = t->ndim == 2 ? t->shape[0] : 1;
+  size[1] = t->ndim ? t->shape[t->ndim - 1] : 1;
+}
+
+/* Zeros, into which each block is copied behind the one before it, in both dims. */
+static dm_status copied_blocks(dm_Call *c, dm_X *x, dm_DType dtype, const int64_t size[2]) {
+  const dm_SizedAttr of = {{2, {size[0], size[1]}}, dtype, dm_device_code(c->in[0]->device)};
+  int64_t at[2] = {0, 0}, block[2];
+  c->out[0] = dm_x(x, DM_OP_zeros, &of, 0);
+  for (int i = 0; i < c->n_in && x->st == DM_OK; i++) {
+    dm_Tensor *to = c->out[0];
+    block_size(c->in[i], block);
+    for (int64_t d = 0; d < 2; d++) {
+      to = dm_x(x, DM_OP_narrow, (const int64_t[3]){d, at[d], block[d]}, 1, to);
+      at[d] += block[d];
+    }
+    dm_Tensor *const in[2] = {to, c->in[i]};
+    if (x->st == DM_OK) x->st = dm_call_inplace(DM_OP_copy, 2, in, &(int64_t){0});
+  }
+  return x->st;
+}
+
+/* Each block is joined with zeros to all columns, and the blocks are joined along the rows: the
+   gradients are views. */
+static dm_status joined_blocks(dm_Call *c, dm_X *x, dm_DType dtype, int64_t columns) {
+  int64_t at = 0, size[2]; /* at: the column where the next block begins */
+  dm_Tensor **rows = dm_alloc(c->n_in * (int64_t)sizeof(dm_Tensor *));
+  if (!rows) return dm_fail(DM_EMEM, "block_diag: out of memory");
+  for (int i = 0; i < c->n_in; i++) {
+    const int64_t dim = 1;
+    block_size(c->in[i], size);
+    dm_Tensor *block = x_reshape(x, x_cast(x, c->in[i], dtype), 2, size);
+    dm_Tensor *zero = block ? x_zeros(x, 1, (int64_t[1]){1}, block) : NULL;
+    dm_Tensor *left = x_expand(x, zero, 2, (int64_t[2]){size[0], at});
+    dm_Tensor *right = x_expand(x, zero, 2, (int64_t[2]){size[0], columns - at - size[1]});
+    rows[i] = dm_x(x, DM_OP_cat, &dim, 3, left, block, right);
+    at += size[1];
+  }
+  const dm_status st = call_joined(c, x, DM_OP_cat, 0, rows);
+  dm_free(rows);
+  return st;
+}
+
+/* In one pass where no gradient will ask for how it came about. */
 dm_status block_diag_compose(dm_Call *c, dm_X *x) {
   DM_TRY(check_list(c));
-  /* `columns` is the width of the result, `at` the column where the next block
-     begins. */
-  int64_t columns = 0, at = 0;
   const dm_DType dtype = dm_result_dtype(c->n_in, c->in);
+  int64_t size[2] = {0, 0}, block[2];
+  bool record = false;
   for (int i = 0; i < c->n_in; i++) {
     const dm_Tensor *t = c->in[i];
     if (t->ndim > 2)
       return dm_fail(DM_EARG, "block_diag: tensor %d has shape %s, wanted at most 2 dims",
                      i + c->base, DM_SHAPE(t));
-    columns += t->ndim ? t->shape[t->ndim - 1] : 1;
+    block_size(t, block);
+    for (int d = 0; d < 2; d++) size[d] = dm_add_sizes(size[d], block[d]);
+    record = record || dm_tensor_requires_grad(t);
   }
-  dm_Tensor **rows = dm_alloc(c->n_in * (int64_t)sizeof(dm_Tensor *));
-  if (!rows) return dm_fail(DM_EMEM, "block_diag: out of memory");
-  for (int i = 0; i < c->n_in; i++) {
-    const dm_Tensor *t = c->in[i];
-    const int64_t n = t->ndim ? t->shape[t->ndim - 1] : 1;
-    const int64_t to = dtype, dim = 1, m = t->ndim == 2 ? t->shape[0] : 1;
-    dm_Tensor *block = x_reshape(x, dm_x(x, DM_OP_cast, &to, 1, t), 2, (int64_t[2]){m, n});
-    dm_Tensor *zero = block ? x_zeros(x, 1, (int64_t[1]){1}, block) : NULL;
-    dm_Tensor *left = x_expand(x, zero, 2, (int64_t[2]){m, at});
-    dm_Tensor *right = x_expand(x, zero, 2, (int64_t[2]){m, columns - at - n});
-    rows[i] = dm_x(x, DM_OP_cat, &dim, 3, left, block, right);
-    at += n;
-  }
-  const dm_status st = call_joined(c, x, DM_OP_cat, 0, rows);
-  dm_free(rows);
-  return st;
+  if (record && dm_thread_state()->grad) return joined_blocks(c, x, dtype, size[1]);
+  return copied_blocks(c, x, dtype, size);
 }
