@@ -43,6 +43,7 @@ local NAMED = {
   ["src/cpu/gemm_variant.c"] = "AVX512-BF16 and AMX multiply pairs of one format",
   ["src/cpu/gemm_few.inc"] = "the upper half of a float32 is widened by a shift",
   ["src/cpu/loops/sum_rows.inc"] = "the same",
+  ["src/op/pointwise/pointwise.c"] = "loops that do this are for one format",
   ["src/cpu/gemm_avx2.c"] = "F16C widens one format while it packs",
   ["lua/demilune/optim/muon.lua"] = "the method is defined in bfloat16",
   ["lua/demilune/amp/initialize.lua"] = "a default, messages",

@@ -1259,6 +1259,45 @@ static void check_formulas(const dm_Loops *a, const dm_Loops *b) {
   }
 }
 
+/* A loop that reads bfloat16 gives the bits of the one for floats: of any bits, of 0 to 70. */
+static bool reads_bf16(const dm_Pointwise *fn, double p) {
+  const double pq[2] = {p, 1};
+  bool ok = true;
+  for (int64_t n = 0; n <= 70 && ok; n++) {
+    uint16_t *in[3];
+    float *wide[3], *ya = new_array(DM_F32, n), *yb = new_array(DM_F32, n);
+    for (int k = 0; k < 3; k++) {
+      in[k] = new_array(DM_BF16, n);
+      wide[k] = new_array(DM_F32, n);
+      for (int64_t i = 0; i < n; i++) {
+        in[k][i] = (uint16_t)next_u64();
+        wide[k][i] = dm_bf16_to_f32(in[k][i]);
+      }
+    }
+    fn->bf16((const uint16_t *const *)in, ya, n, pq);
+    fn->f32((const float *const *)wide, yb, n, pq);
+    for (int64_t i = 0; i < n; i++) ok = ok && same_bits(ya[i], yb[i], 0);
+    ok = ok && guards_hold(DM_F32, n, ya) && guards_hold(DM_F32, n, yb);
+    for (int k = 0; k < 3; k++) free_array(in[k]), free_array(wide[k]);
+    free_array(ya);
+    free_array(yb);
+  }
+  return ok;
+}
+static void check_bf16(const dm_Loops *l) {
+  int n = 0;
+  bool ok = true;
+  for (int p = 0; p < 2; p++) {
+    for (int i = 0; i < DM_N_OP; i++)
+      if (l->unary[i].bf16) ok = ok && reads_bf16(&l->unary[i], p), n++;
+    for (int i = 0; i < DM_N_PAIR; i++)
+      if (l->pair[i].bf16) ok = ok && reads_bf16(&l->pair[i], p), n++;
+    for (int i = 0; i < DM_N_TRIPLE; i++)
+      if (l->triple[i].bf16) ok = ok && reads_bf16(&l->triple[i], p), n++;
+  }
+  check(ok && n > 50, "loops that read bfloat16");
+}
+
 /* Each of the 16 functions of two bools, whose bytes are any number where they are true. */
 static void check_truth(const dm_Loops *l) {
   enum { MOST = 200 };
@@ -1450,6 +1489,7 @@ static void check_wide_loops(const dm_Loops *wide) {
   check_special(wide);
   check_pair_ops(wide);
   check_formulas(&dm_loops_plain, wide);
+  check_bf16(wide);
   check_truth(wide);
   check_moves(wide);
   check_count_less(wide);
@@ -1462,6 +1502,7 @@ static void check_loops(void) {
   check_erfinv(&dm_loops_plain);
   check_special(&dm_loops_plain);
   check_pair_ops(&dm_loops_plain);
+  check_bf16(&dm_loops_plain);
   check_truth(&dm_loops_plain);
   check_moves(&dm_loops_plain);
   check_count_less(&dm_loops_plain);

@@ -280,3 +280,42 @@ describe("a gradient in one pass is that of its steps:", function()
     end)
   end
 end)
+
+describe("blocks of bfloat16", function()
+  -- More than a block of elements with NaN, infinities, zeros of both signs and subnormals.
+  local function numbers(k)
+    local x = dm.randn(3, 700) * 3
+    x:narrow(2, 7 * k, 5):copy_(dm.tensor{0 / 0, 1 / 0, -1 / 0, -0.0, 1e-39})
+    return x:to "bfloat16"
+  end
+
+  for _, case_of in ipairs{
+    {"square", 1}, {"floor", 1}, {"ceil", 1}, {"trunc", 1}, {"frac", 1}, {"round", 1}, {"sign", 1},
+    {"sqrt", 1}, {"rsqrt", 1}, {"reciprocal", 1}, {"relu", 1}, {"leaky_relu", 1}, {"hardtanh", 1},
+    {"hardsigmoid", 1}, {"hardswish", 1}, {"hardshrink", 1}, {"softshrink", 1}, {"softsign", 1},
+    {"clamp", 1, {min = -0.5, max = 1}}, {"add", 2}, {"sub", 2}, {"mul", 2}, {"div", 2},
+    {"maximum", 2}, {"minimum", 2}, {"add", 2, {alpha = 0.3}}, {"lerp", 3}, {"addcmul", 3},
+    {"addcdiv", 3}, {"round", 1, {decimals = 2}},
+  } do
+    local name, n, options = table.unpack(case_of)
+    it(name .. " rounds the result of float32 once", function()
+      local f = dm[name] or dm.nn.functional[name]
+      local x = {numbers(1), numbers(2), numbers(3)}
+      local function both(part)
+        local got, want = {}, {}
+        for i = 1, n do
+          got[i] = part(x[i], i)
+          want[i] = got[i]:to "float32"
+        end
+        got[n + 1], want[n + 1] = options, options
+        got, want = f(table.unpack(got)), f(table.unpack(want)):to "bfloat16"
+        local same = got:eq(want):logical_or(got:isnan():logical_and(want:isnan()))
+        assert.is_true(same:all():item())
+      end
+      both(function(t) return t end)
+      both(function(t) return t:narrow(2, 2, 650) end)
+      both(function(t) return t:t() end)
+      both(function(t, i) return i == 1 and t or t:narrow(1, 1, 1) end)
+    end)
+  end
+end)

@@ -15,12 +15,16 @@ typedef void dm_BlockI64(const int64_t *const *in, int64_t *out, int64_t n,
 
 typedef void dm_BlockB16(const uint16_t *const *in, uint16_t *out, int64_t n,
                          const double *param);
+/* n elements of bfloat16, whose results stay float32. */
+typedef void dm_BlockBf16(const uint16_t *const *in, float *out, int64_t n,
+                          const double *param);
 
 typedef struct dm_Pointwise {
   dm_BlockF32 *f32;
   dm_BlockF64 *f64;
-  dm_BlockI64 *i64; /* integers and bool; NULL: not for them */
-  dm_BlockB16 *b16; /* the bits of 16-bit floats, whose sign is the first; NULL: as float32 */
+  dm_BlockI64 *i64;   /* integers and bool; NULL: not for them */
+  dm_BlockB16 *b16;   /* the bits of 16-bit floats, whose sign is the first; NULL: as float32 */
+  dm_BlockBf16 *bf16; /* widens in the loop itself; NULL: a block is widened before it */
 } dm_Pointwise;
 
 /* A function of two bools a and b as a polynomial modulo 2, which each of them is (I. Zhegalkin

@@ -61,11 +61,36 @@ static void dm_store_b16(dm_DType to, void *dst, int64_t stride, int64_t n,
   for (int64_t i = 0; i < n; i++) p[i * stride] = src[i];
 }
 
+/* n elements of operands that are dense and bfloat16, by the loop that widens them itself.
+   False: there is none, or they are not, and nothing is done. */
+static bool run_bf16(const Job *j, char *const *ptr, const int64_t *stride, int64_t n) {
+  if (!j->fn->bf16) return false;
+  for (int i = 1; i <= j->n_in; i++)
+    if (j->dtype[i] != DM_BF16 || stride[i] != 1) return false;
+  float buffer[DM_BLOCK];
+  const bool direct = j->dtype[0] == DM_F32 && stride[0] == 1;
+  for (int64_t at = 0; at < n; at += DM_BLOCK) {
+    const int64_t m = dm_min_i64(DM_BLOCK, n - at);
+    const uint16_t *in[DM_POINT_IN];
+    char *const q = ptr[0] + at * stride[0] * j->it.size[0];
+    for (int i = 0; i < j->n_in; i++) in[i] = (const uint16_t *)(const void *)ptr[i + 1] + at;
+    j->fn->bf16(in, direct ? (float *)(void *)q : buffer, m, j->param);
+    if (!direct) dm_store_f32((dm_DType)j->dtype[0], q, stride[0], m, buffer);
+  }
+  return true;
+}
+#define WIDENS_f32(J, PTR, STRIDE, N) run_bf16(J, PTR, STRIDE, N)
+#define WIDENS_f64(...) false
+#define WIDENS_i64(...) false
+#define WIDENS_b8(...) false
+#define WIDENS_b16(...) false
+
 /* One run in one compute type. A dense operand that already has the type is used without a
    copy; one that is broadcast along the run (stride 0) is widened once, in the first block. */
 #define RUN(SUFFIX, TYPE, DTYPE, COMPUTE)                                                   \
   static void run_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) { \
     const Job *j = ctx;                                                                     \
+    if (WIDENS_##SUFFIX(j, ptr, stride, n)) return;                                         \
     TYPE buf[DM_POINT_IN + 1][DM_BLOCK];                                                    \
     const TYPE *in[DM_POINT_IN];                                                            \
     const bool direct = j->dtype[0] == DTYPE && stride[0] == 1;                             \
