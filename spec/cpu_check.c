@@ -1284,6 +1284,35 @@ static bool reads_bf16(const dm_Pointwise *fn, double p) {
   }
   return ok;
 }
+/* A loop with a number gives the bits of the one in which the number is repeated. */
+static bool takes_number(const dm_Pointwise *fn, int number) {
+  enum { MOST = 70 };
+  const double pq[2] = {0.5, 1};
+  float x[MOST], repeated[MOST], ya[MOST], yb[MOST];
+  bool ok = true;
+  for (int64_t n = 1; n <= MOST; n++) {
+    for (int64_t i = 0; i < n; i++) {
+      x[i] = i % 5 ? 4 * (float)uniform() : dm_bits_to_f32((uint32_t)next_u64());
+      repeated[i] = i > 0 ? repeated[0] : 4 * (float)uniform();
+    }
+    const float *in[2] = {x, x};
+    in[number] = repeated;
+    fn->f32(in, ya, n, pq);
+    in[number] = &(float){repeated[0]};
+    fn->one[number](in, yb, n, pq);
+    for (int64_t i = 0; i < n; i++) ok = ok && same_bits(ya[i], yb[i], 0);
+  }
+  return ok;
+}
+static void check_numbers(const dm_Loops *l) {
+  int n = 0;
+  bool ok = true;
+  for (int i = 0; i < DM_N_PAIR; i++)
+    for (int number = 0; number < 2; number++)
+      if (l->pair[i].one[number]) ok = ok && takes_number(&l->pair[i], number), n++;
+  check(ok && n >= 16, "loops of which one operand is a number");
+}
+
 static void check_bf16(const dm_Loops *l) {
   int n = 0;
   bool ok = true;
@@ -1490,6 +1519,7 @@ static void check_wide_loops(const dm_Loops *wide) {
   check_pair_ops(wide);
   check_formulas(&dm_loops_plain, wide);
   check_bf16(wide);
+  check_numbers(wide);
   check_truth(wide);
   check_moves(wide);
   check_count_less(wide);
@@ -1503,6 +1533,7 @@ static void check_loops(void) {
   check_special(&dm_loops_plain);
   check_pair_ops(&dm_loops_plain);
   check_bf16(&dm_loops_plain);
+  check_numbers(&dm_loops_plain);
   check_truth(&dm_loops_plain);
   check_moves(&dm_loops_plain);
   check_count_less(&dm_loops_plain);

@@ -319,3 +319,28 @@ describe("blocks of bfloat16", function()
     end)
   end
 end)
+
+describe("a number and floats", function()
+  for _, name in ipairs{"add", "sub", "mul", "div", "maximum", "minimum"} do
+    it(name .. " gives what it gives where the number is repeated", function()
+      local f, x, v = dm[name], dm.randn(3, 700), dm.tensor{0.3}:reshape(1, 1)
+      local whole = v:expand{3, 700}:contiguous()
+      local column = dm.randn(3, 1)
+      local columns = column:expand{3, 700}:contiguous()
+      assert.are.same(f(x, whole):tolist(), f(x, v):tolist())
+      assert.are.same(f(whole, x):tolist(), f(v, x):tolist())
+      assert.are.same(f(x, columns):tolist(), f(x, column):tolist())
+      assert.are.same(f(columns, x):tolist(), f(column, x):tolist())
+      local part, parts = x:narrow(2, 3, 600), columns:narrow(2, 1, 600)
+      assert.are.same(f(part, parts):tolist(), f(part, column):tolist())
+      assert.are.same(f(x:t(), whole:t()):tolist(), f(x:t(), v):tolist())
+    end)
+  end
+
+  it("takes an element of the tensor that it changes", function()
+    local x = dm.randn(2000)
+    local want = x + x[1]:item()
+    x:add_(x[1])
+    assert.is_true(x:eq(want):all():item())
+  end)
+end)

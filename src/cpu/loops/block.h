@@ -25,6 +25,7 @@ typedef struct dm_Pointwise {
   dm_BlockI64 *i64;   /* integers and bool; NULL: not for them */
   dm_BlockB16 *b16;   /* the bits of 16-bit floats, whose sign is the first; NULL: as float32 */
   dm_BlockBf16 *bf16; /* widens in the loop itself; NULL: a block is widened before it */
+  dm_BlockF32 *one[2]; /* of two operands, this one being one number; NULL: it is repeated */
 } dm_Pointwise;
 
 /* A function of two bools a and b as a polynomial modulo 2, which each of them is (I. Zhegalkin

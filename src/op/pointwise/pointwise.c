@@ -79,18 +79,35 @@ static bool run_bf16(const Job *j, char *const *ptr, const int64_t *stride, int6
   }
   return true;
 }
-#define WIDENS_f32(J, PTR, STRIDE, N) run_bf16(J, PTR, STRIDE, N)
-#define WIDENS_f64(...) false
-#define WIDENS_i64(...) false
-#define WIDENS_b8(...) false
-#define WIDENS_b16(...) false
+/* n elements of float32, dense but for one operand of two, which is a number, by the loop that
+   reads it once. False as above. */
+static bool run_one(const Job *j, char *const *ptr, const int64_t *stride, int64_t n) {
+  const int number = stride[1] == 0 ? 0 : 1;
+  if (j->n_in != 2 || !j->fn->one[number] || stride[0] != 1 || stride[1 + number] != 0 ||
+      stride[2 - number] != 1)
+    return false;
+  for (int i = 0; i <= 2; i++)
+    if (j->dtype[i] != DM_F32 && i != 1 + number) return false;
+  float v;
+  const float *in[2] = {(const float *)(const void *)ptr[1],
+                        (const float *)(const void *)ptr[2]};
+  dm_load_f32((dm_DType)j->dtype[1 + number], ptr[1 + number], 1, 1, &v);
+  in[number] = &v;
+  j->fn->one[number](in, (float *)(void *)ptr[0], n, j->param);
+  return true;
+}
+#define BRIEF_f32(J, PTR, STRIDE, N) run_bf16(J, PTR, STRIDE, N) || run_one(J, PTR, STRIDE, N)
+#define BRIEF_f64(...) false
+#define BRIEF_i64(...) false
+#define BRIEF_b8(...) false
+#define BRIEF_b16(...) false
 
 /* One run in one compute type. A dense operand that already has the type is used without a
    copy; one that is broadcast along the run (stride 0) is widened once, in the first block. */
 #define RUN(SUFFIX, TYPE, DTYPE, COMPUTE)                                                   \
   static void run_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) { \
     const Job *j = ctx;                                                                     \
-    if (WIDENS_##SUFFIX(j, ptr, stride, n)) return;                                         \
+    if (BRIEF_##SUFFIX(j, ptr, stride, n)) return;                                          \
     TYPE buf[DM_POINT_IN + 1][DM_BLOCK];                                                    \
     const TYPE *in[DM_POINT_IN];                                                            \
     const bool direct = j->dtype[0] == DTYPE && stride[0] == 1;                             \

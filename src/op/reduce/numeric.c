@@ -130,9 +130,11 @@ dm_status kron_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* 0 for x < 0, `values` for x = 0, 1 for x > 0. */
+/* 0 for x < 0, `values` for x = 0, 1 for x > 0. A bool becomes a number where it is chosen,
+   which tells the result's dtype where both operands have it. */
 dm_status heaviside_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *t = c->in[0], *step = x_like(x, x_test(x, DM_OP_gt, t, 0), t);
+  dm_Tensor *t = c->in[0], *step = x_test(x, DM_OP_gt, t, 0);
+  if (t->dtype != c->in[1]->dtype) step = x_like(x, step, t);
   c->out[0] = x_where(x, x_test(x, DM_OP_eq, t, 0), c->in[1], step);
   return x->st;
 }
