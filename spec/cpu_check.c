@@ -374,7 +374,10 @@ static void check_batched(void) {
   void *a = random_array(DM_F32, nb * m * k), *b = random_array(DM_F32, k * n);
   void *c = new_array(DM_F32, nb * m * n);
   const dm_Mat ma = {a, DM_F32, k, 1}, mb = {b, DM_F32, n, 1};
-  bool ok = dm_gemm_batched(nb, m, n, k, ma, m * k, mb, 0, c, DM_F32, n, m * n) == DM_OK;
+  bool ok = true;
+  for (int pass = 0; pass < 2 && ok; pass++) /* a b, which 2 a b - a b keeps */
+    ok = dm_gemm_batched(nb, m, n, k, pass ? 2 : 1, ma, m * k, mb, 0, pass ? -1 : 0, c, DM_F32,
+                         n, m * n) == DM_OK;
   for (int64_t r = 0; r < nb * m; r++)
     for (int64_t j = 0; j < n; j++) {
       double sum = 0;

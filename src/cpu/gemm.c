@@ -564,9 +564,9 @@ dm_status dm_gemm(int64_t m, int64_t n, int64_t k, double alpha, dm_Mat a, dm_Ma
   return run(&g);
 }
 
-dm_status dm_gemm_batched(int64_t n_batch, int64_t m, int64_t n, int64_t k, dm_Mat a,
-                          int64_t a_step, dm_Mat b, int64_t b_step, void *c, dm_DType c_dtype,
-                          int64_t ldc, int64_t c_step) {
+dm_status dm_gemm_batched(int64_t n_batch, int64_t m, int64_t n, int64_t k, double alpha,
+                          dm_Mat a, int64_t a_step, dm_Mat b, int64_t b_step, double beta,
+                          void *c, dm_DType c_dtype, int64_t ldc, int64_t c_step) {
   Gemm g = {.n_batch = n_batch,
             .m = m,
             .n = n,
@@ -578,6 +578,6 @@ dm_status dm_gemm_batched(int64_t n_batch, int64_t m, int64_t n, int64_t k, dm_M
             .c_step = c_step,
             .c = c,
             .ldc = ldc,
-            .epilogue = {1, 0, c_dtype, c_dtype}};
+            .epilogue = {alpha, beta, c_dtype, c_dtype}};
   return run(&g);
 }

@@ -71,16 +71,14 @@ static dm_status one_product(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
                  p->bias ? DM_BIAS_PER_COL : DM_BIAS_NONE);
 }
 
-/* All products along the innermost batch dim, by one batched gemm when nothing is
-   added. */
+/* All products along the innermost batch dim, by one batched gemm where there is no bias. */
 static dm_status inner_products(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
   if (p->n_batch == 0) return one_product(p, a, b, c);
   const int d = p->n_batch - 1;
   const int64_t step = p->m * p->n;
-  const bool plain = p->alpha == 1 && p->beta == 0 && !p->bias && dm_is_float(a.dtype);
-  if (plain)
-    return dm_gemm_batched(p->size[d], p->m, p->n, p->k, a, p->a_step[d], b, p->b_step[d], c,
-                           p->c_dtype, p->n, step);
+  if (!p->bias && dm_is_float(a.dtype))
+    return dm_gemm_batched(p->size[d], p->m, p->n, p->k, p->alpha, a, p->a_step[d], b,
+                           p->b_step[d], p->beta, c, p->c_dtype, p->n, step);
   for (int64_t i = 0; i < p->size[d]; i++)
     DM_TRY(one_product(p, at(a, i * p->a_step[d]), at(b, i * p->b_step[d]),
                        c + i * step * dm_dtype_size(p->c_dtype)));
