@@ -359,3 +359,34 @@ describe("numbers for NaN", function()
     assert.equal(0, dm.zeros(0):nansum():item())
   end)
 end)
+
+describe("any and all of floats", function()
+  -- By rows and by columns; few outputs, which are cut into chunks, and many.
+  for _, shape in ipairs{{1, 1}, {3, 7}, {70, 130}, {2, 3000}, {3000, 2}, {200, 1100}, {9000, 40}} do
+    it(("of %d x %d"):format(table.unpack(shape)), function()
+      for _, dtype in ipairs{"float32", "bfloat16", "float64"} do
+        local zeros, ones = dm.zeros(shape):to(dtype), dm.ones(shape):to(dtype)
+        local row, column = shape[1], shape[2]
+        zeros[{1, 1}], ones[{1, 1}] = -0.0, -0.0
+        zeros[{row, column}], ones[{row, column}] = 0 / 0, 1e-39
+        zeros[{row // 2 + 1, column // 2 + 1}] = -1
+        for _, x in ipairs{zeros, ones, zeros:t(), ones:t(), dm.zeros(shape):to(dtype)} do
+          assert.are.equal(x:ne(0):sum():item() > 0, x:any():item())
+          assert.are.equal(x:eq(0):sum():item() == 0, x:all():item())
+          for dim = 1, 2 do
+            assert.are.same(x:ne(0):sum(dim):gt(0):tolist(), x:any(dim):tolist())
+            assert.are.same(x:eq(0):sum(dim):eq(0):tolist(), x:all(dim):tolist())
+          end
+        end
+      end
+    end)
+  end
+
+  it("of none", function()
+    local x = dm.zeros(0, 3)
+    assert.is_false(x:any():item())
+    assert.is_true(x:all():item())
+    assert.are.same({false, false, false}, x:any(1):tolist())
+    assert.are.same({true, true, true}, x:all(1):tolist())
+  end)
+end)

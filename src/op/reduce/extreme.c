@@ -185,27 +185,35 @@ dm_status argmax_cpu(dm_Call *c) {
 
 /* ---- any, all ---- */
 
-/* any: s->i becomes 1 at the first nonzero element; all: s->i becomes 0 at the first
-   zero. Both stop there. NaN is nonzero. */
-#define TRUTH(SUFFIX, TYPE)                                                                 \
-  static void any_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
-    DM_UNUSED(at), DM_UNUSED(param);                                                        \
-    for (int64_t i = 0; i < n && !s->i; i++) s->i = v[i] != 0;                              \
-  }                                                                                         \
-  static void all_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
-    DM_UNUSED(at), DM_UNUSED(param);                                                        \
-    for (int64_t i = 0; i < n && s->i; i++) s->i = v[i] != 0;                               \
-  }
-TRUTH(f32, float)
-TRUTH(f64, double)
-TRUTH(i64, int64_t)
-#undef TRUTH
-static void any_merge(dm_Acc *s, const dm_Acc *later) { s->i |= later->i; }
-static void all_merge(dm_Acc *s, const dm_Acc *later) { s->i &= later->i; }
+/* any: s->i, or of floats s->a, becomes 1 at the first nonzero element; all: it becomes 0 at
+   the first zero. Both stop there. NaN is nonzero. */
+static void any_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param) {
+  DM_UNUSED(at), DM_UNUSED(param);
+  for (int64_t i = 0; i < n && !s->i; i++) s->i = v[i] != 0;
+}
+static void all_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param) {
+  DM_UNUSED(at), DM_UNUSED(param);
+  for (int64_t i = 0; i < n && s->i; i++) s->i = v[i] != 0;
+}
+static void any_merge(dm_Acc *s, const dm_Acc *later) {
+  s->a += later->a;
+  s->i |= later->i;
+}
+static void all_merge(dm_Acc *s, const dm_Acc *later) {
+  s->a *= later->a;
+  s->i &= later->i;
+}
+static double truth_value(const dm_Acc *s, double param, int64_t n) {
+  DM_UNUSED(param), DM_UNUSED(n);
+  return s->a != 0;
+}
 static const dm_Reduction any_reduction = {
-    .f32 = any_f32, .f64 = any_f64, .i64 = any_i64, .merge = any_merge};
-static const dm_Reduction all_reduction = {
-    .start = {0, 0, 1, 0}, .f32 = all_f32, .f64 = all_f64, .i64 = all_i64, .merge = all_merge};
+    .loop = DM_REDUCE_ANY, .i64 = any_i64, .merge = any_merge, .value = truth_value};
+static const dm_Reduction all_reduction = {.start = {1, 0, 1, 0},
+                                           .loop = DM_REDUCE_ALL,
+                                           .i64 = all_i64,
+                                           .merge = all_merge,
+                                           .value = truth_value};
 
 /* The result is bool, except that a uint8 input gives uint8, as in PyTorch. */
 dm_status any_rule(dm_Call *c) {

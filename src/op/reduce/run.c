@@ -185,9 +185,10 @@ static void tile_columns(void *ctx, char *const *ptr, const int64_t *stride, int
   join_rows(ctx, ptr[0], stride[0], n);
 }
 
-/* ---- sums, products and extremes in tiles ----
-   An output is a double. The sum of ROWS rows is a float, which joins it; products are doubles
-   from the start; of extremes all rows are joined as floats. */
+/* ---- sums, products, extremes and truths in tiles ----
+   An output is a double. The sum of ROWS rows is a float, which joins it, and so is whether any
+   is true; products are doubles from the start; of extremes, and of whether all are true, all
+   rows are joined as floats. */
 
 typedef struct Columns {
   Pass pass;
@@ -233,6 +234,7 @@ static void merge_columns(const Job *j) {
     const double *later = j->sums + k * j->n_out;
     switch (j->reduction->loop) {
     case DM_REDUCE_PROD:
+    case DM_REDUCE_ALL:
       for (int64_t i = 0; i < j->n_out; i++) to[i] *= later[i];
       break;
     case DM_REDUCE_TOP: /* a NaN wins, and stays */
@@ -317,7 +319,8 @@ static Unit unit_at(const Job *j, int64_t u, dm_Iter *it, Pass *w) {
 static void by_columns(void *ctx, int64_t begin, int64_t end) {
   const Job *j = ctx;
   const int loop = j->reduction->loop;
-  const bool product = loop == DM_REDUCE_PROD, sum = !product && loop != DM_REDUCE_TOP;
+  const bool product = loop == DM_REDUCE_PROD;
+  const bool sum = !product && loop != DM_REDUCE_TOP && loop != DM_REDUCE_ALL;
   const bool plain = j->reduction->plain && !j->sums && j->n_red < ROWS;
   const double start = j->reduction->start.a;
   const dm_DType to = (dm_DType)j->out[0]->dtype;
