@@ -17,6 +17,7 @@
    dense there, the repeated ones above all, are written out into buffers. */
 #include "op/pointwise/pointwise.h"
 
+#include "base/half.h"
 #include "core/copy.h"
 #include "cpu/loops/loops.h"
 #include "cpu/threads.h"
@@ -61,24 +62,41 @@ static void dm_store_b16(dm_DType to, void *dst, int64_t stride, int64_t n,
   for (int64_t i = 0; i < n; i++) p[i * stride] = src[i];
 }
 
-/* n elements of operands that are dense and bfloat16, by the loop that widens them itself.
-   False: there is none, or they are not, and nothing is done. */
+/* Repeats a number m times as bfloat16; false: it is none, or another number then. */
+static bool repeat_bf16(dm_DType from, const char *p, int64_t m, uint16_t *to) {
+  float v;
+  dm_load_f32(from, p, 1, 1, &v);
+  *to = dm_f32_to_bf16(v);
+  if (dm_bf16_to_f32(*to) != v) return false;
+  dm_loops()->move[dm_move_of(sizeof *to)](to, 1, to, 0, m);
+  return true;
+}
+
+/* n elements of operands that are bfloat16 and dense, or numbers that it has, by the loop that
+   widens them itself. False: there is none, or they are not, and nothing is done. */
 static bool run_bf16(const Job *j, char *const *ptr, const int64_t *stride, int64_t n) {
   if (!j->fn->bf16) return false;
   for (int i = 1; i <= j->n_in; i++)
-    if (j->dtype[i] != DM_BF16 || stride[i] != 1) return false;
+    if (stride[i] != 0 && (j->dtype[i] != DM_BF16 || stride[i] != 1)) return false;
   float buffer[DM_BLOCK];
+  uint16_t number[DM_POINT_IN][DM_BLOCK];
   const bool direct = j->dtype[0] == DM_F32 && stride[0] == 1;
+  for (int i = 1; i <= j->n_in; i++)
+    if (stride[i] == 0 &&
+        !repeat_bf16((dm_DType)j->dtype[i], ptr[i], dm_min_i64(n, DM_BLOCK), number[i - 1]))
+      return false;
   for (int64_t at = 0; at < n; at += DM_BLOCK) {
     const int64_t m = dm_min_i64(DM_BLOCK, n - at);
     const uint16_t *in[DM_POINT_IN];
     char *const q = ptr[0] + at * stride[0] * j->it.size[0];
-    for (int i = 0; i < j->n_in; i++) in[i] = (const uint16_t *)(const void *)ptr[i + 1] + at;
+    for (int i = 0; i < j->n_in; i++)
+      in[i] = stride[i + 1] == 0 ? number[i] : (const uint16_t *)(const void *)ptr[i + 1] + at;
     j->fn->bf16(in, direct ? (float *)(void *)q : buffer, m, j->param);
     if (!direct) dm_store_f32((dm_DType)j->dtype[0], q, stride[0], m, buffer);
   }
   return true;
 }
+
 /* n elements of float32, dense but for one operand of two, which is a number, by the loop that
    reads it once. False as above. */
 static bool run_one(const Job *j, char *const *ptr, const int64_t *stride, int64_t n) {
