@@ -362,7 +362,8 @@ end)
 
 describe("any and all of floats", function()
   -- By rows and by columns; few outputs, which are cut into chunks, and many.
-  for _, shape in ipairs{{1, 1}, {3, 7}, {70, 130}, {2, 3000}, {3000, 2}, {200, 1100}, {9000, 40}} do
+  for _, shape in ipairs{{1, 1}, {3, 7}, {70, 130}, {2, 3000}, {3000, 2}, {200, 1100},
+    {9000, 40}} do
     it(("of %d x %d"):format(table.unpack(shape)), function()
       for _, dtype in ipairs{"float32", "bfloat16", "float64"} do
         local zeros, ones = dm.zeros(shape):to(dtype), dm.ones(shape):to(dtype)

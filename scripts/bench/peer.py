@@ -4,6 +4,7 @@
 same name in ours.lua. Where PyTorch has several ways, the fastest one answers:
 1 or 2 threads, channels_last or not, foreach or fused optimizers.
 """
+import gc
 import gzip
 import statistics
 import sys
@@ -277,6 +278,7 @@ def memory(dtype, **o):
         for _ in range(3):
             t.step(x_batch, y_batch)
         t.optimizer.zero_grad()
+        gc.collect()  # what the layout before has left
         live = [x_batch, y_batch, *t.model.parameters(), *t.model.buffers()]
         for s in t.optimizer.state.values():
             live += [v for v in s.values() if torch.is_tensor(v)]

@@ -9,6 +9,7 @@ which mode of torch.compile. Optimizers are fused. On a GPU cudnn.benchmark is o
 float32 means float32 (no TF32).
 """
 import contextlib
+import gc
 import json
 import os
 import struct
@@ -256,7 +257,9 @@ def returned(n):
 def tensor_peak():
     """Peak of live bytes over a training step: as the CPU's allocator reports each block
     to the profiler, in order of time: what lives from before, such as weights, moments,
-    buffers and batch, and what the step adds on top."""
+    buffers and batch, and what the step adds on top. Garbage of the settings before goes
+    first: freed in the middle of the step it would count as less than nothing."""
+    gc.collect()
     if DEVICE != "cpu":
         seconds(1)
         torch.cuda.reset_peak_memory_stats()

@@ -25,8 +25,8 @@ void dm_iter_init(dm_Iter *it, int n, dm_Tensor *const *t);
 /* The same for what may be visited in any order: the dims are those of t[0] in memory, so that
    operands that are dense in its order are one run. */
 void dm_iter_init_by_memory(dm_Iter *it, int n, dm_Tensor *const *t);
-/* Calls fn with the elements [begin, end) in the order of the iterator's dims: row-major. The ranges of several threads
-   may share an iterator: it does not change. */
+/* Calls fn with the elements [begin, end) in the order of the iterator's dims: row-major. The
+   ranges of several threads may share an iterator: it does not change. */
 void dm_iter_range(const dm_Iter *it, int64_t begin, int64_t end, dm_RunFn *fn, void *ctx);
 
 #endif
