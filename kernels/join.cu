@@ -1,12 +1,12 @@
-/* cat, stack and flip as strided copies into or out of views of a tensor. Each input of cat and
-   stack is one launch of the copy kernel, into the part of the output that it fills; flip
-   reads through a view whose strides are negative. No thread searches for the input that its
-   element comes from. */
+/* cat, stack, flip and roll as strided copies into or out of views of a tensor. Each input of
+   cat and stack is one launch of the copy kernel, into the part of the output that it fills;
+   flip reads through a view whose strides are negative; a dim that roll shifts has two parts. No
+   thread searches for the input that its element comes from. */
 #include "kernels/cuda.cuh"
 #include "kernels/fill.h"
 
 extern "C" {
-#include "op/strided.h"
+#include "op/shape/roll.h"
 }
 
 /* Copies each input to its part of out along dim. */
@@ -54,3 +54,5 @@ DM_CUDA_KERNEL(flip_cuda) {
   }
   return dm_cuda_copy(c->out[0], &back);
 }
+
+DM_CUDA_KERNEL(roll_cuda) { return dm_roll_views(c, dm_cuda_copy); }

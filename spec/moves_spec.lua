@@ -96,6 +96,40 @@ describe("copies", function()
     end
   end)
 
+  it("of rolled dims, short and long, dense and not", function()
+    -- One dim after another, each by a join of its two parts.
+    local function joined(x, shifts, dims)
+      for i, d in ipairs(dims) do
+        local n = x.shape[d]
+        local k = n > 0 and shifts[i] % n or 0
+        if k > 0 then x = dm.cat({x:narrow(d, n - k + 1, k), x:narrow(d, 1, n - k)}, d) end
+      end
+      return x
+    end
+    for _, shape in ipairs{{5, 300, 3}, {7, 9, 11}, {2, 40, 33, 8}, {1, 1}, {70000}, {0, 3}} do
+      for _, dtype in ipairs(DTYPES) do
+        local n, last = 1, #shape
+        for _, size in ipairs(shape) do n = n * size end
+        local x = (dm.arange(n):view(shape) % 100):to(dtype)
+        for _, t in ipairs{x, x:transpose(1, last)} do
+          for _, c in ipairs{{{1}, {1}}, {{-2}, {last}}, {{3, 4}, {1, last}}, {{0}, {last}},
+            {{math.mininteger, 5}, {last, last}}, {{1, -1}, {math.max(1, last - 1), last}}} do
+            local what = ("%s of %s by %s along %s"):format(dtype, table.concat(t.shape, "x"),
+              table.concat(c[1], ","), table.concat(c[2], ","))
+            assert.is_true(t:roll(c[1], c[2]):equal(joined(t, c[1], c[2])), what)
+          end
+          assert.is_true(t:roll(-7):equal(joined(t:reshape(-1), {-7}, {1}):view(t.shape)), dtype)
+        end
+      end
+    end
+    local x, gy = dm.randn(6, 50):requires_grad_(), dm.randn(6, 50)
+    x:roll({2, math.mininteger}, {1, 2}):backward(gy)
+    assert.is_true(x.grad:equal(joined(gy, {-2, -(math.mininteger % 50)}, {1, 2})))
+    x.grad = nil
+    x:t():roll(7):backward(gy:t())
+    assert.is_true(x.grad:equal(gy:t():reshape(-1):roll(-7):view(50, 6):t()))
+  end)
+
   it("into rows of a join", function()
     for _, rows in ipairs{1, 8, 9, 300} do
       for _, columns in ipairs{1, 3, 8, 9} do

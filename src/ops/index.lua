@@ -86,7 +86,7 @@ op.composed "rot90" {
     .. "two where none are given",
 }
 
-op.composed "roll" {
+op.kernel "roll" {
   tensors = "x",
   options = {"shifts:sizes", "dims:dims=none"},
   doc = "x shifted along dims, what leaves one end enters at the other",

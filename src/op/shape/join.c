@@ -15,6 +15,7 @@
 #include "cpu/threads.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
+#include "op/shape/roll.h"
 #include "op/strided.h"
 
 enum {
@@ -380,43 +381,96 @@ dm_status flip_cpu(dm_Call *c) {
 /* Reversing twice restores the order: the gradient is gy flipped along the same dims. */
 void flip_grad(dm_Grad *g) { g->gx[0] = dm_x(g->x, DM_OP_flip, g->attr, 1, g->gy[0]); }
 
-/* t with the last `shift` elements along dim moved to the front: cat of two narrowed
-   views. */
-static dm_Tensor *roll_dim(dm_X *x, dm_Tensor *t, int dim, int64_t shift) {
-  if (!t) return NULL;
-  const int64_t n = t->shape[dim];
-  /* A shift is taken modulo the size, also a negative one. */
-  const int64_t k = n ? (shift % n + n) % n : 0;
-  if (k == 0) return dm_x(x, DM_OP_clone, NULL, 1, t);
-  const int64_t tail[3] = {dim, n - k, k}, head[3] = {dim, 0, n - k}, at = dim;
-  dm_Tensor *a = dm_x(x, DM_OP_narrow, tail, 1, t), *b = dm_x(x, DM_OP_narrow, head, 1, t);
-  return dm_x(x, DM_OP_cat, &at, 2, a, b);
-}
-
-/* Rolls dim by dim, or the flattened x without dims. */
-dm_status roll_compose(dm_Call *c, dm_X *x) {
+/* As many shifts as dims, or one without dims: over the flattened elements. */
+dm_status roll_rule(dm_Call *c) {
   const dm_RollAttr *a = DM_ATTR(dm_RollAttr, c);
-  dm_Tensor *t = c->in[0];
-  if (a->dims.n <= 0) { /* without dims: over the flattened elements */
-    if (a->shifts.n != 1)
-      return dm_fail(DM_EARG, "roll: %lld shifts without dims, wanted 1",
-                     (long long)a->shifts.n);
-    dm_Tensor *flat = roll_dim(x, x_reshape(x, t, 1, &t->numel), 0, a->shifts.v[0]);
-    c->out[0] = x_reshape(x, flat, t->ndim, t->shape);
-    return x->st;
-  }
-  if (a->shifts.n != a->dims.n)
+  const dm_Tensor *t = c->in[0];
+  if (a->dims.n <= 0 && a->shifts.n != 1)
+    return dm_fail(DM_EARG, "roll: %lld shifts without dims, wanted 1", (long long)a->shifts.n);
+  if (a->dims.n > 0 && a->shifts.n != a->dims.n)
     return dm_fail(DM_EARG, "roll: %lld shifts and %lld dims, wanted as many",
                    (long long)a->shifts.n, (long long)a->dims.n);
-  for (int i = 0; i < a->dims.n && x->st == DM_OK; i++) {
-    int d;
-    if (c->in[0]->ndim == 0)
-      return dm_fail(DM_EARG, "roll: x has no dims, wanted no dims to roll");
-    DM_TRY(dm_check_dim(c, c->in[0], a->dims.v[i], &d));
-    t = roll_dim(x, t, d, a->shifts.v[i]);
+  if (a->dims.n > 0 && t->ndim == 0)
+    return dm_fail(DM_EARG, "roll: x has no dims, wanted no dims to roll");
+  for (int i = 0, d; i < a->dims.n; i++) DM_TRY(dm_check_dim(c, t, a->dims.v[i], &d));
+  dm_out_like(c, 0, t, (dm_DType)t->dtype);
+  return DM_OK;
+}
+
+/* Rows that change their order, and whose last `head` bytes come to their front. */
+typedef struct Roll {
+  const char *src;
+  char *dst;
+  int64_t row, head; /* bytes */
+  int ndim;          /* the dims before a row, with their sizes and shifts */
+  const int64_t *shape, *shift;
+} Roll;
+
+/* The row of src that becomes row i of dst. */
+static int64_t rolled_row(const Roll *r, int64_t i) {
+  int64_t from = 0, step = 1;
+  for (int d = r->ndim - 1; d >= 0; d--) {
+    const int64_t n = r->shape[d], at = i % n - r->shift[d];
+    from += (at < 0 ? at + n : at) * step;
+    step *= n;
+    i /= n;
   }
-  c->out[0] = t;
-  return x->st;
+  return from;
+}
+
+/* Thread body: bytes [begin, end) of dst, in the order of memory. */
+static void roll_range(void *ctx, int64_t begin, int64_t end) {
+  const Roll *r = ctx;
+  for (int64_t i = begin / r->row, at = begin; at < end; i++) {
+    const char *row = r->src + rolled_row(r, i) * r->row;
+    const int64_t stop = dm_min_i64(end, (i + 1) * r->row), middle = i * r->row + r->head;
+    if (at < middle) {
+      const int64_t n = dm_min_i64(stop, middle) - at;
+      dm_copy_row(r->dst + at, row + r->row - (middle - at), n);
+      at += n;
+    }
+    if (at < stop) dm_copy_row(r->dst + at, row + (at - middle), stop - at);
+    at = stop;
+  }
+}
+
+/* Copies of rows, which begin at the last dim that is rolled, where they are long and x is
+   dense; else of views. */
+dm_status roll_cpu(dm_Call *c) {
+  enum { LONG_ROW = 64 /* bytes */ };
+  const dm_Tensor *t = c->in[0];
+  int64_t shape[DM_MAX_DIM], shift[DM_MAX_DIM];
+  const int ndim = dm_roll_shifts(DM_ATTR(dm_RollAttr, c), t, shape, shift);
+  int last = ndim - 1;
+  while (last > 0 && shift[last] == 0) last--;
+  if (t->numel == 0) return DM_OK;
+  const int64_t size = dm_dtype_size((dm_DType)t->dtype);
+  const int64_t inner = product(shape + last + 1, ndim - last - 1);
+  const int64_t row = shape[last] * inner * size;
+  if (row < LONG_ROW || !dm_tensor_is_contiguous(t)) return dm_roll_views(c, dm_copy_to);
+  Roll r = {dm_tensor_data(t),
+            dm_tensor_data(c->out[0]),
+            row,
+            shift[last] * inner * size,
+            last,
+            shape,
+            shift};
+  dm_parallel_for(t->numel * size, GRAIN_BYTES, roll_range, &r);
+  return DM_OK;
+}
+
+/* What was shifted is shifted back. */
+void roll_grad(dm_Grad *g) {
+  const dm_Tensor *gy = g->gy[0];
+  const dm_RollAttr *a = DM_ATTR(dm_RollAttr, g);
+  dm_RollAttr back = {.dims.n = a->dims.n <= 0 ? 0 : gy->ndim};
+  int64_t shape[DM_MAX_DIM];
+  back.shifts.n = dm_roll_shifts(a, gy, shape, back.shifts.v);
+  for (int d = 0; d < back.shifts.n; d++) {
+    back.shifts.v[d] = -back.shifts.v[d];
+    back.dims.v[d] = d;
+  }
+  g->gx[0] = dm_x(g->x, DM_OP_roll, &back, 1, gy);
 }
 
 /* ---- joins along a dim that the tensors may lack ---- */
