@@ -198,47 +198,56 @@ static Item *sort_items(Item *a, Item *b, int64_t n) {
 static inline bool is_before(Item a, Item b) {
   return (a.key < b.key) | ((a.key == b.key) & (a.at < b.at));
 }
-/* Of three items the middle one: the pivot of a partition. */
-static Item middle_of(Item a, Item b, Item c) {
-  if (is_before(b, a)) return is_before(a, c) ? a : is_before(b, c) ? c : b;
-  return is_before(b, c) ? b : is_before(a, c) ? c : a;
-}
-/* Moves the n items of a that come before the pivot, one of them, to the front, then the pivot,
-   then the others, both in the order they had; returns the pivot's position. No branch depends
-   on the items, which would be guessed wrongly every second time; and all go to b first, the
-   later ones from its end, since a load waits for stores that may be to its address. */
-static int64_t partition(Item *a, Item *b, int64_t n, Item pivot) {
-  int64_t before = 0, after = n - 1;
-  for (int64_t i = 0; i < n; i++) {
-    const Item t = a[i];
-    b[before] = t;
-    b[after] = t;
-    before += is_before(t, pivot);
-    after -= is_before(pivot, t);
+
+/* A selection of T, which BEFORE orders and SORT sorts.
+
+   middle: of three the middle one, the pivot of a partition.
+
+   partition: moves the n items of a that come before the pivot, one of them, to the front, then
+   the pivot, then the others, both in the order they had; returns the pivot's position. No
+   branch depends on the items, which would be guessed wrongly every second time; and all go to
+   b first, the later ones from its end, since a load waits for stores that may be to its
+   address.
+
+   select: moves the first k of the n items of a to the front, the k-th to the k-th position,
+   with b as a buffer; the others before it keep the order they had. Pivots that leave too much
+   to do end in a sort (introselect: Musser 1997), as do FEW items. */
+#define DEFINE_SELECTION(NAME, T, BEFORE, SORT, FEW)                   \
+  static T middle_##NAME(T a, T b, T c) {                              \
+    if (BEFORE(b, a)) return BEFORE(a, c) ? a : BEFORE(b, c) ? c : b;  \
+    return BEFORE(b, c) ? b : BEFORE(a, c) ? c : a;                    \
+  }                                                                    \
+  static int64_t partition_##NAME(T *a, T *b, int64_t n, T pivot) {    \
+    int64_t before = 0, after = n - 1;                                 \
+    for (int64_t i = 0; i < n; i++) {                                  \
+      const T t = a[i];                                                \
+      b[before] = t;                                                   \
+      b[after] = t;                                                    \
+      before += BEFORE(t, pivot);                                      \
+      after -= BEFORE(pivot, t);                                       \
+    }                                                                  \
+    memcpy(a, b, sizeof *b *(size_t)before);                           \
+    a[before] = pivot;                                                 \
+    for (int64_t i = before + 1; i < n; i++) a[i] = b[n + before - i]; \
+    return before;                                                     \
+  }                                                                    \
+  static void select_##NAME(T *a, T *b, int64_t n, int64_t k) {        \
+    for (int64_t most = 4 * n; n > FEW && most > 0; most -= n) {       \
+      const T pivot = middle_##NAME(a[0], a[n / 2], a[n - 1]);         \
+      const int64_t at = partition_##NAME(a, b, n, pivot);             \
+      if (at == k - 1) return;                                         \
+      if (at > k - 1) {                                                \
+        n = at;                                                        \
+      } else {                                                         \
+        a += at + 1;                                                   \
+        n -= at + 1;                                                   \
+        k -= at + 1;                                                   \
+      }                                                                \
+    }                                                                  \
+    const T *const sorted = SORT(a, b, n);                             \
+    if (sorted != a) memcpy(a, sorted, sizeof *a *(size_t)n);          \
   }
-  memcpy(a, b, sizeof *b * (size_t)before);
-  a[before] = pivot;
-  for (int64_t i = before + 1; i < n; i++) a[i] = b[n + before - i];
-  return before;
-}
-/* Moves the first k of the n items of a to the front, the k-th to the k-th position, with b as
-   a buffer; the others before it keep the order they had. Pivots that leave too much to do end
-   in a sort (introselect: Musser 1997). */
-static void select_first(Item *a, Item *b, int64_t n, int64_t k) {
-  for (int64_t most = 4 * n; n > RUN && most > 0; most -= n) {
-    const int64_t at = partition(a, b, n, middle_of(a[0], a[n / 2], a[n - 1]));
-    if (at == k - 1) return;
-    if (at > k - 1) {
-      n = at;
-    } else {
-      a += at + 1;
-      n -= at + 1;
-      k -= at + 1;
-    }
-  }
-  const Item *const sorted = sort_items(a, b, n);
-  if (sorted != a) memcpy(a, sorted, sizeof *a * (size_t)n);
-}
+DEFINE_SELECTION(items, Item, is_before, sort_items, RUN)
 
 /* The candidates for the first k items. Where k is small they are the k best so far, in order;
    else those, and what came before the k-th of them since: full, they are sorted and cut to k.
@@ -288,7 +297,7 @@ static Item *sort_first(const Job *j, const char *x, Item *a, Item *b) {
   if (2 * k + RUN < n) return first_of_slice(j, x, a, b, k);
   fill_items(j, x, a);
   if (k == n || n <= RUN) return sort_items(a, b, n);
-  select_first(a, b, n, k);
+  select_items(a, b, n, k);
   return j->sorted ? sort_items(a, b, k) : a;
 }
 
@@ -357,40 +366,10 @@ static uint64_t *sort_words(uint64_t *a, uint64_t *b, int64_t n) {
   return a;
 }
 
-/* select_first of words. */
-static int64_t partition_words(uint64_t *a, uint64_t *b, int64_t n, uint64_t pivot) {
-  int64_t before = 0, after = n - 1;
-  for (int64_t i = 0; i < n; i++) {
-    const uint64_t t = a[i];
-    b[before] = t;
-    b[after] = t;
-    before += t < pivot;
-    after -= t > pivot;
-  }
-  memcpy(a, b, sizeof *b * (size_t)before);
-  a[before] = pivot;
-  for (int64_t i = before + 1; i < n; i++) a[i] = b[n + before - i];
-  return before;
-}
-static uint64_t middle_word(uint64_t a, uint64_t b, uint64_t c) {
-  const uint64_t low = a < b ? a : b, high = a < b ? b : a;
-  return c < low ? low : c > high ? high : c;
-}
-static void select_words(uint64_t *a, uint64_t *b, int64_t n, int64_t k) {
-  for (int64_t most = 4 * n; n > DM_FEW_KEYS && most > 0; most -= n) {
-    const int64_t at = partition_words(a, b, n, middle_word(a[0], a[n / 2], a[n - 1]));
-    if (at == k - 1) return;
-    if (at > k - 1) {
-      n = at;
-    } else {
-      a += at + 1;
-      n -= at + 1;
-      k -= at + 1;
-    }
-  }
-  const uint64_t *const sorted = sort_words(a, b, n);
-  if (sorted != a) memcpy(a, sorted, sizeof *a * (size_t)n);
-}
+#define IS_LESS(a, b) ((a) < (b))
+DEFINE_SELECTION(words, uint64_t, IS_LESS, sort_words, DM_FEW_KEYS)
+#undef IS_LESS
+#undef DEFINE_SELECTION
 
 /* As sort_first, of words; the lower half of one is the position. */
 static const uint64_t *sort_first_words(const Job *j, const char *x, uint64_t *a, uint64_t *b) {
