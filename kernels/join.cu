@@ -1,7 +1,7 @@
 /* cat, stack, flip and roll as strided copies into or out of views of a tensor. Each input of
    cat and stack is one launch of the copy kernel, into the part of the output that it fills;
-   flip reads through a view whose strides are negative; a dim that roll shifts has two parts. No
-   thread searches for the input that its element comes from. */
+   flip reads through a view whose strides are negative; a dim that roll shifts has two parts.
+   No thread searches for the input that its element comes from. */
 #include "kernels/cuda.cuh"
 #include "kernels/fill.h"
 
