@@ -2,7 +2,6 @@
 -- PyTorch's do, and compute the same bits as of contiguous tensors.
 
 local dm = require "demilune"
-local _ <close> = dm.device "cpu"
 local nn, optim = dm.nn, dm.optim
 
 local SHAPE = {7, 5, 6, 11}
@@ -26,12 +25,20 @@ local function same_bits(want, got, what)
   assert.is_true(want:eq(got):all():item(), what)
 end
 
+-- A test of tensors of the CPU; other devices know channels last alone.
+local function it_on_cpu(name, test)
+  it(name, function()
+    local _ <close> = dm.device "cpu"
+    test()
+  end)
+end
+
 local UNARY = {"exp", "neg", "relu", "gelu", "isnan", "sqrt", "round", "sign", "logical_not"}
 local BINARY = {"add", "mul", "pow", "maximum", "lt", "logical_and", "hypot"}
 
 describe("the order of dims in memory", function()
   for _, dtype in ipairs{"float32", "bfloat16", "float64"} do
-    it("is kept by pointwise ops, with the bits of contiguous tensors: " .. dtype, function()
+    it_on_cpu("is kept by pointwise ops, with the bits of contiguous tensors: " .. dtype, function()
       dm.manual_seed(3)
       for _, order in ipairs(ORDERS) do
         local plain, other = dm.randn(SHAPE):to(dtype), dm.randn(SHAPE):to(dtype)
@@ -69,7 +76,7 @@ describe("the order of dims in memory", function()
     end)
   end
 
-  it("is that of contiguous tensors where operands differ, or have gaps", function()
+  it_on_cpu("is that of contiguous tensors where operands differ, or have gaps", function()
     local a = dm.randn(4, 6)
     for _, y in ipairs{a:t() + dm.randn(6, 4), dm.randn(6, 4) * a:t(), a:slice(2, 1, -1, 2):exp(),
       a:expand(3, 4, 6) + 1, a:t():expand(3, 6, 4):neg()} do
@@ -80,7 +87,7 @@ describe("the order of dims in memory", function()
     assert.same({1, 6}, (dm.ones(1):expand(6, 4) + a:t()):stride())
   end)
 
-  it("stays when the result is written into the operand", function()
+  it_on_cpu("stays when the result is written into the operand", function()
     local plain = dm.randn(33, 70)
     local base = plain:t():contiguous()
     local x = base:t()
@@ -90,7 +97,7 @@ describe("the order of dims in memory", function()
     assert.same({1, 33}, x:stride())
   end)
 
-  it("is the leaf's in its gradient, which has the bits of a contiguous one", function()
+  it_on_cpu("is the leaf's in its gradient, which has the bits of a contiguous one", function()
     for _, order in ipairs(ORDERS) do
       local plain = dm.randn(SHAPE):requires_grad_()
       local x = stored(plain:detach(), order):requires_grad_()
@@ -107,7 +114,7 @@ describe("the order of dims in memory", function()
     end
   end)
 
-  it("does not change what optimizers compute", function()
+  it_on_cpu("does not change what optimizers compute", function()
     for _, name in ipairs{"SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "NAdam"} do
       local plain = dm.randn(12, 9):requires_grad_()
       local x = plain:detach():t():contiguous():t():requires_grad_()
@@ -129,7 +136,7 @@ describe("the order of dims in memory", function()
     end
   end)
 
-  it("is no matter to what reads the result", function()
+  it_on_cpu("is no matter to what reads the result", function()
     local plain = dm.randn(8, 12)
     local x = plain:t():contiguous():t()
     local w = dm.randn(12, 5)
