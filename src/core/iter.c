@@ -44,8 +44,7 @@ static void init(dm_Iter *it, int n, dm_Tensor *const *t, const int *order) {
 
 void dm_iter_init(dm_Iter *it, int n, dm_Tensor *const *t) { init(it, n, t, NULL); }
 
-/* Dims from the largest stride of t[0] to the least; those of equal strides stay as they are.
- */
+/* Dims from the largest stride of t[0] to the least, equal ones as they are. */
 void dm_iter_init_by_memory(dm_Iter *it, int n, dm_Tensor *const *t) {
   const dm_Tensor *const out = t[0];
   int order[DM_MAX_DIM];

@@ -16,8 +16,7 @@ dm_status dm_gemm(int64_t m, int64_t n, int64_t k, double alpha, dm_Mat a, dm_Ma
                   double beta, void *c, dm_DType c_dtype, int64_t ldc, const void *bias,
                   dm_DType bias_dtype, dm_BiasAxis bias_axis);
 
-/* n_batch independent products, beta c + alpha a b, at c + i*c_step etc. (steps in elements).
- */
+/* n_batch independent products, as above, c at c + i*c_step etc. (steps in elements). */
 dm_status dm_gemm_batched(int64_t n_batch, int64_t m, int64_t n, int64_t k, double alpha,
                           dm_Mat a, int64_t a_step, dm_Mat b, int64_t b_step, double beta,
                           void *c, dm_DType c_dtype, int64_t ldc, int64_t c_step);
