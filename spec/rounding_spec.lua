@@ -328,7 +328,7 @@ end)
 
 describe("a number and floats", function()
   for _, name in ipairs{"add", "sub", "mul", "div", "maximum", "minimum"} do
-    it(name .. " gives what it gives where the number is repeated", function()
+    it(name .. " gives the same bits as with the number repeated", function()
       local f, x, v = dm[name], dm.randn(3, 700), dm.tensor{0.3}:reshape(1, 1)
       local whole = v:expand{3, 700}:contiguous()
       local column = dm.randn(3, 1)

@@ -273,7 +273,7 @@ typedef struct Blocks {
   Job *j;
   int dim;
   int64_t rows, inner, n_down;      /* inner: elements of a position of dim */
-  int64_t stride[DM_ITER_OPERANDS]; /* in a block: 1, also of what is written out; or 0 */
+  int64_t stride[DM_ITER_OPERANDS]; /* in a block: 1, or 0 of one number */
   bool lies[DM_ITER_OPERANDS];      /* so in memory */
 } Blocks;
 

@@ -459,7 +459,7 @@ dm_status roll_cpu(dm_Call *c) {
   return DM_OK;
 }
 
-/* What was shifted is shifted back. */
+/* The gradient is gy, rolled back by the same shifts. */
 void roll_grad(dm_Grad *g) {
   const dm_Tensor *gy = g->gy[0];
   const dm_RollAttr *a = DM_ATTR(dm_RollAttr, g);
