@@ -349,7 +349,7 @@ describe("the command", function()
     assert.matches("ok +processor +kernels for", text)
     assert.matches("CUDA", text)
     text = demilune("doctor", "", "DEMILUNE_LAPACK=/nonexistent")
-    assert.matches("missing +dm%.linalg .*hint: apt install liblapack3", text)
+    assert.matches("missing +dm%.linalg .*hint: apt install libopenblas0%-serial", text)
   end)
 
   it("converts files of tensors", function()

@@ -1,7 +1,8 @@
 /* See lapack.h. The Fortran interface is an ABI of its own: names in lower case with an
    underscore, every argument by address, matrices in columns, and at the end the length of each
    character argument. The reference LAPACK and OpenBLAS share it, so one table of pointers
-   serves whichever is installed.
+   serves whichever is installed. OpenBLAS without threads is the one to install: with the
+   reference's BLAS, matrices of 1024 rows take 10 to 27 times as long.
 
    Arguments of the functions below are LAPACK's, in its order, without leading
    dimensions, which are the numbers of rows, and without info, which is the result:
@@ -67,8 +68,8 @@ dm_status dm_lapack_open(const char *op) {
   pthread_once(&opened, open_library);
   if (complete) return DM_OK;
   return dm_fail(DM_ESTATE,
-                 "%s: LAPACK (liblapack.so.3) was not found; hint: apt install liblapack3, or "
-                 "DEMILUNE_LAPACK=/path/to/it",
+                 "%s: LAPACK (liblapack.so.3) was not found; hint: apt install "
+                 "libopenblas0-serial, or DEMILUNE_LAPACK=/path/to/it",
                  op);
 }
 

@@ -45,7 +45,7 @@ end)
 check("dm.linalg", function()
   local fine, why = pcall(core.linalg_svdvals, core.eye(2))
   if fine then return true, "LAPACK" end
-  return false, (reason(why):gsub("; hint:.*", "")), "apt install liblapack3"
+  return false, (reason(why):gsub("; hint:.*", "")), "apt install libopenblas0-serial"
 end)
 
 -- Whether decoding bytes that only begin as a format fails for want of the library.
