@@ -14,9 +14,9 @@ local WHOLE = {addmv = true, addr = true}
 -- Ops that end like a call of another op, which they do not make.
 local ENDS = {linalg_pinv = "matmul"}
 -- Ops without a page of their own by what PyTorch calls them; it lists index_put for CUDA.
-local KNOWN_AS = {linear_vector = "linear", cross_entropy_soft = "cross_entropy",
-  norm_by_name = "norm", index_put_many = "index_put", reflection_pad = "reflection_pad1d",
-  replication_pad = "replication_pad1d"}
+local KNOWN_AS = {clamp_tensor = "clamp", linear_vector = "linear",
+  cross_entropy_soft = "cross_entropy", norm_by_name = "norm", index_put_many = "index_put",
+  reflection_pad = "reflection_pad1d", replication_pad = "replication_pad1d"}
 -- Ops that no region can name by themselves: the op whose policy in the region is theirs.
 local LIKE = {svd = "linalg_svd", triangular_solve = "linalg_solve"}
 local LONG = {lower_precision = "lower_precision_fp", float32 = "fp32"}

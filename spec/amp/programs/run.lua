@@ -420,13 +420,21 @@ local function leaves_of(program, values)
   return leaves, names
 end
 
--- Text on the first gradient that differs, or has not its leaf's dtype.
-local function differing_gradients(program, values, items, others_values, others, seen)
+-- Whether a backward pass failed as it may only in the engine's run: an op that reads 16 bits
+-- keeps its operands, not a float32 copy, so that no change in place may follow.
+local function is_kept_operand(problem)
+  return problem:find("of cross_entropy, .* was changed in place afterwards") ~= nil
+end
+
+-- Text on the first gradient that differs, or has not its leaf's dtype. reads_low: an op read 16
+-- bits where the run by hand has casts.
+local function differing_gradients(program, values, items, others_values, others, seen, reads_low)
   local leaves, names = leaves_of(program, values)
   local ok, got = pcall(run.gradients, outs_of(items), leaves, program.backward)
   local by_hand, want = pcall(run.gradients, outs_of(others), leaves_of(program, others_values),
     program.backward)
   if seen then seen("backward", ok) end
+  if by_hand and not ok and reads_low and is_kept_operand(tostring(got)) then return nil end
   if ok ~= by_hand then
     return ("backward: %s, by hand %s"):format(ok and "no error" or tostring(got),
       by_hand and "no error" or tostring(want))
@@ -463,7 +471,7 @@ local function compared(program, regions, by_hand, casts, seen)
   if casts ~= wanted then return ("%d casts, by hand %d"):format(casts, wanted) end
   if program.backward == 0 then return nil end
   return differing_gradients(program, regions.values, regions.items, by_hand.values,
-    by_hand.items, seen)
+    by_hand.items, seen, by_hand.uncounted > 0)
 end
 
 -- The first difference between the two runs as text, or nil. tables: the policies that casts by
