@@ -273,6 +273,21 @@ describe("the prompt on a terminal", function()
     assert.is_nil(text:find "syntax error")
   end)
 
+  it("closes a scope that was made when Ctrl-C came", function()
+    local script = [[
+      local dm, core = require "demilune", require "demilune.core"
+      core._catch_interrupts()
+      core._interruptible(true)
+      local ok, message = pcall(function()
+        local _ <close> = core._test.interrupt(dm.no_grad())
+        while true do end
+      end)
+      print(ok, message, dm.is_grad_enabled())]]
+    local pipe <close> = assert(io.popen(("LUA_PATH='%s' LUA_CPATH='%s' lua5.4 -e '%s' 2>&1")
+      :format(package.path, package.cpath, script)))
+    assert.matches("false\t[^\n]*interrupted\ttrue", pipe:read "a")
+  end)
+
   it("serves a session of a first day", function()
     local text = typed{{0.5, "x = dm.randn(2, 3, {dtype = \"float16\"})\\nx\\n"},
       {0.3, "x:matmul(dm.ones(4, 2))\\n"},

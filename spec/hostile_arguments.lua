@@ -27,7 +27,8 @@ standard[debug.getregistry()._CLIBS] = true -- its __gc, which is Lua's own, tru
 for _, f in ipairs(package.searchers) do standard[f] = true end
 
 -- These refuse memory on purpose and change what the calls after them mean.
-local LEFT_OUT = {alloc_fail_at = true, without_cuda = true, _library = true}
+local LEFT_OUT = {alloc_fail_at = true, without_cuda = true, interrupt = true,
+  _library = true}
 
 local handles = {}
 local function handle(name, value) handles[#handles + 1] = {name = name, value = value} end

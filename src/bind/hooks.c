@@ -1,6 +1,7 @@
 /* The hooks of the tests: core._test. These functions refuse memory on purpose, count its
-   blocks, trace the thread pool and hide the GPU, so that no name of the public module leads to
-   them. */
+   blocks, trace the thread pool, hide the GPU and send a signal, so that no name of the public
+   module leads to them. */
+#include <signal.h>
 #include <stdlib.h>
 
 #include "base/alloc.h"
@@ -67,7 +68,16 @@ static int trace_jobs(lua_State *L) {
   return 2;
 }
 
-const luaL_Reg dm_test_functions[] = {
-    {"alloc_fail_at", alloc_fail_at}, {"alloc_requests", alloc_requests},
-    {"alloc_live", alloc_live},       {"trace_jobs", trace_jobs},
-    {"without_cuda", without_cuda},   {NULL, NULL}};
+/* interrupt(...) -> ...: sends SIGINT before it returns. */
+static int interrupt(lua_State *L) {
+  raise(SIGINT);
+  return lua_gettop(L);
+}
+
+const luaL_Reg dm_test_functions[] = {{"alloc_fail_at", alloc_fail_at},
+                                      {"alloc_requests", alloc_requests},
+                                      {"alloc_live", alloc_live},
+                                      {"trace_jobs", trace_jobs},
+                                      {"without_cuda", without_cuda},
+                                      {"interrupt", interrupt},
+                                      {NULL, NULL}};

@@ -11,14 +11,18 @@
 #include "bind/bind.h"
 
 /* The state that asked; whether a signal came for which no error was raised yet; whether the
-   code of an input runs, which an error may end. */
+   code of an input runs, which an error may end; and how many instructions began since then
+   without a call or a return between them. */
 static _Atomic(State *) listener;
-static volatile sig_atomic_t pending, running;
+static volatile sig_atomic_t pending, running, instructions;
 
-/* Takes the hook away and raises, in the coroutine that runs. */
+/* Takes the hook away and raises, in the coroutine that runs: at the second instruction in a
+   row. The first behind a call may be the one that makes its result a to-be-closed variable; an
+   error before it would leave, say, a scope of no_grad open. */
 static void stop(lua_State *L, lua_Debug *at) {
-  DM_UNUSED(at);
   State *S = atomic_load(&listener);
+  instructions = at->event == LUA_HOOKCOUNT ? instructions + 1 : 0;
+  if (pending && running && instructions < 2) return;
   if (S) lua_sethook(S->main, NULL, 0, 0);
   lua_sethook(L, NULL, 0, 0);
   if (!pending || !running)
@@ -33,8 +37,9 @@ static void on_signal(int number) {
   DM_UNUSED(number);
   State *S = atomic_load(&listener);
   pending = 1;
+  instructions = 0;
   if (!S || !running) return;
-  const int mask = LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT;
+  const int mask = LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT;
   lua_sethook(S->main, stop, mask, 1);
   if (S->current_thread && S->current_thread != S->main)
     lua_sethook(S->current_thread, stop, mask, 1);
