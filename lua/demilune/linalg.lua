@@ -1,5 +1,5 @@
 -- demilune.linalg: linear algebra, by LAPACK (liblapack.so.3, opened by the first call;
--- Debian's libopenblas0-serial has the fastest).
+-- Debian's libopenblas0-serial has a fast one).
 -- Matrices are the last two dims, {..., m, n}; the dims before them count matrices, and
 -- messages count these from 1. float32 and float64, on the CPU: those of another device are
 -- computed there and go back. Each op linalg_NAME is linalg.NAME; dm.help "linalg.svd" tells

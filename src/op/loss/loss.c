@@ -245,6 +245,7 @@ static void cross_entropy_composed(dm_Grad *g) {
   const dm_CrossEntropyAttr *a = g->attr;
   dm_Tensor *logits = x_cast(x, g->in[0], dm_compute_dtype((dm_DType)g->in[0]->dtype));
   dm_Tensor *target = g->in[1], *gy = g->gy[0];
+  if (!logits) return;
   dm_Tensor *weight = g->in[2] ? x_cast(x, g->in[2], (dm_DType)logits->dtype) : NULL;
   const int dim = logits->ndim == 1 ? 0 : 1;
   const double classes = (double)logits->shape[dim];
