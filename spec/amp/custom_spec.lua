@@ -91,6 +91,24 @@ describe("custom_fwd and custom_bwd", function()
     assert.equal(2, cast_count(false))
   end)
 
+  it("a weight is cast by each backward outside of regions", function() -- as in PyTorch 2.15
+    local MatMul = Function{
+      forward = amp.custom_fwd(function(ctx, x, w)
+        ctx:save_for_backward(x, w)
+        return x:mm(w)
+      end),
+      backward = amp.custom_bwd(function(ctx, gy)
+        local _, w = ctx:saved_tensors()
+        return gy:mm(w), nil
+      end),
+    }
+    local x, w = leaf(2, 3):bfloat16():detach():requires_grad_(), leaf(3, 3)
+    local y = low(function() return MatMul(x, w):sum() + MatMul(x, w):sum() end, "bfloat16")
+    local before = dm.autocast_cast_count()
+    dm.autograd.grad(y, {x}, {create_graph = true})
+    assert.equal(2, dm.autocast_cast_count() - before)
+  end)
+
   it("cast_inputs converts and runs both with autocast off", function()
     local seen = {}
     local MatMul = matmul(seen, casting "float32", amp.custom_bwd)

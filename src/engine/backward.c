@@ -929,15 +929,15 @@ done:
 }
 
 /* Runs the pass in a thread state of its own: recording only for create_graph, and no autocast
-   (a hook may open a region). */
+   (a hook may open a region). The pass is no region itself: casts that a custom function's
+   backward makes are dropped when it returns, as PyTorch's are. */
 static dm_status pass_in_state(Pass *p, int n, dm_Tensor *const *roots,
                                dm_Tensor *const *seeds) {
   dm_ThreadState *ts = dm_thread_state();
   const bool grad = ts->grad, inference = ts->inference, in_backward = ts->in_backward;
   struct dm_Replay *const replay = ts->replay;
-  dm_CastState off = dm_autocast_off(&ts->autocast, -1);
-  const dm_CastState cast = dm_autocast_resume(&ts->autocast, off);
-  dm_cast_state_drop(&off);
+  const dm_CastState cast = ts->autocast.now;
+  ts->autocast.now = dm_autocast_off(&ts->autocast, -1);
   ts->grad = p->flags & DM_CREATE_GRAPH;
   ts->inference = false;
   ts->in_backward = true;
@@ -948,7 +948,8 @@ static dm_status pass_in_state(Pass *p, int n, dm_Tensor *const *roots,
   ts->inference = inference;
   ts->in_backward = in_backward;
   ts->replay = replay;
-  dm_autocast_restore(&ts->autocast, cast);
+  dm_cast_state_drop(&ts->autocast.now);
+  ts->autocast.now = cast;
   return st;
 }
 
