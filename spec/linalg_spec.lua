@@ -122,6 +122,54 @@ describe("dm.linalg", function()
     end)
   end)
 
+  it("solves least squares by each driver", function() -- ranks and values as in PyTorch 2.15
+    local deficient = dm.tensor({{1, 2}, {2, 4}, {3, 6}}, DOUBLE)
+    local b = dm.tensor({{1}, {0}, {1}}, DOUBLE)
+    local shortest = deficient:pinverse():mm(b)
+    for _, driver in ipairs{"gelsy", "gelsd", "gelss"} do
+      local x, left, rank, values = linalg.lstsq(deficient, b, {driver = driver})
+      assert.is_true((x - shortest):abs():amax():item() < 1e-14)
+      assert.equal(0, left:numel())
+      assert.equal(1, rank:item())
+      assert.equal(driver == "gelsy" and 0 or 2, values:numel())
+    end
+    refuses("linalg.lstsq: the matrix has not full rank; hint: driver = \"gelsd\"", linalg.lstsq,
+      deficient * dm.tensor({1, 0}, DOUBLE), b, {driver = "gels"})
+    local wide = dm.tensor({{3, 0, 0}, {0, 1e-3, 0}}, DOUBLE)
+    local x, _, rank = linalg.lstsq(wide, dm.ones(2, 1, DOUBLE), {rcond = 1e-2})
+    assert.equal(1, rank:item())
+    assert.is_true((x - dm.tensor({{1 / 3}, {0}, {0}}, DOUBLE)):abs():amax():item() < 1e-15)
+  end)
+
+  it("gives A's ranks and values where a batch is broadcast, none with gradients", function()
+    local a, b = dm.randn(2, 1, 3, 2):requires_grad_(), dm.randn(1, 4, 3, 1)
+    local x, left, rank, values = linalg.lstsq(a, b, {driver = "gelsd"})
+    assert.same({2, 4, 2, 1}, x.shape)
+    assert.same({2, 4, 1}, left.shape)
+    assert.same({2, 1}, rank.shape)
+    assert.same({2, 1, 2}, values.shape)
+    assert.is_true(x.requires_grad and left.requires_grad)
+    assert.is_false(values.requires_grad)
+    assert.is_true((linalg.svdvals(a:detach()) - values):abs():amax():item() < 1e-5)
+  end)
+
+  it("solves least squares without rows, columns or right sides", function()
+    for _, driver in ipairs{"gels", "gelsy", "gelsd"} do
+      local function shapes(a, b) return linalg.lstsq(a, b, {driver = driver}).shape end
+      assert.same({2, 3}, shapes(dm.ones(0, 2), dm.ones(0, 3)))
+      assert.same({0, 2}, shapes(dm.ones(3, 0), dm.ones(3, 2)))
+      assert.same({2, 0}, shapes(dm.randn(3, 2), dm.ones(3, 0)))
+      assert.same({0, 2, 1}, shapes(dm.ones(0, 3, 2), dm.ones(0, 3, 1)))
+      for i = 1, 2 do
+        local pair = {dm.randn(2, 3, 2), dm.randn(2, 3, 2)}
+        pair[i]:select(1, 2):fill_(i == 1 and 0 / 0 or math.huge)
+        refuses("linalg.lstsq: matrix 2 holds NaN or an infinity", linalg.lstsq, pair[1], pair[2],
+          {driver = driver})
+      end
+    end
+    assert.same({0, 0}, linalg.lstsq(dm.ones(0, 2), dm.ones(0, 3)):sum(2):totable())
+  end)
+
   it("chooses the norm by ord, dim and shape", function()
     local x = dm.tensor({{3, 0}, {0, -4}}, DOUBLE)
     assert.equal(5, linalg.norm(x):item())

@@ -18,10 +18,26 @@
 
 #include "base/error.h"
 
-enum { GETRF, GETRI, GETRS, POTRF, TRTRS, GEQRF, ORGQR, GESDD, SYEVD, SYTRF, SYTRS, N_ROUTINE };
-static const char *const names[N_ROUTINE] = {"getrf", "getri", "getrs", "potrf",
-                                             "trtrs", "geqrf", "orgqr", "gesdd",
-                                             "syevd", "sytrf", "sytrs"};
+enum {
+  GETRF,
+  GETRI,
+  GETRS,
+  POTRF,
+  TRTRS,
+  GEQRF,
+  ORGQR,
+  GESDD,
+  SYEVD,
+  SYTRF,
+  SYTRS,
+  GELS,
+  GELSY,
+  GELSD,
+  N_ROUTINE
+};
+static const char *const names[N_ROUTINE] = {"getrf", "getri", "getrs", "potrf", "trtrs",
+                                             "geqrf", "orgqr", "gesdd", "syevd", "sytrf",
+                                             "sytrs", "gels",  "gelsy", "gelsd"};
 
 /* The routines of float32 and of float64; all are there when `complete`. Written once, in
    open_library. */
@@ -184,6 +200,50 @@ int dm_lapack_syevd(dm_DType t, char job, char uplo, int n, void *a, void *w, vo
   return info;
 }
 
+/* The least squares of a matrix of full rank by QR or LQ. */
+int dm_lapack_gels(dm_DType t, int m, int n, int k, void *a, void *b, void *work, int lwork) {
+  int info = 0;
+  const int rows = m > n ? m : n;
+  CALL_WORDS(GELS, (Word, In, In, In, void *, In, void *, In, void *, In, int *, size_t), "N",
+             &m, &n, &k, a, &m, b, &rows, work, &lwork, &info, 1);
+  return info;
+}
+
+/* rcond as the routine of a dtype reads it. */
+typedef struct Rcond {
+  float narrow;
+  double wide;
+} Rcond;
+static const void *read_as(dm_DType t, Rcond *r) {
+  r->narrow = (float)r->wide;
+  return t == DM_F64 ? (const void *)&r->wide : &r->narrow;
+}
+
+/* By a complete orthogonal factorization. */
+int dm_lapack_gelsy(dm_DType t, int m, int n, int k, void *a, void *b, int *columns,
+                    double rcond, int *rank, void *work, int lwork) {
+  int info = 0;
+  const int rows = m > n ? m : n;
+  CALL(GELSY,
+       (In, In, In, void *, In, void *, In, int *, const void *, int *, void *, In, int *), &m,
+       &n, &k, a, &m, b, &rows, columns, read_as(t, &(Rcond){.wide = rcond}), rank, work,
+       &lwork);
+  return info;
+}
+
+/* By singular values, divide and conquer. */
+int dm_lapack_gelsd(dm_DType t, int m, int n, int k, void *a, void *b, void *s, double rcond,
+                    int *rank, void *work, int lwork, int *iwork) {
+  int info = 0;
+  const int rows = m > n ? m : n;
+  CALL(GELSD,
+       (In, In, In, void *, In, void *, In, void *, const void *, int *, void *, In, int *,
+        int *),
+       &m, &n, &k, a, &m, b, &rows, s, read_as(t, &(Rcond){.wide = rcond}), rank, work, &lwork,
+       iwork);
+  return info;
+}
+
 /* The work sizes in LAPACK's documentation, with DM_LAPACK_BLOCK columns for blocked
    algorithms. */
 int64_t dm_lapack_gesdd_work_size(char job, int64_t m, int64_t n) {
@@ -196,3 +256,22 @@ int64_t dm_lapack_syevd_work_size(char job, int64_t n) {
   return 1 + (6 + DM_LAPACK_BLOCK) * n + (job == 'V' ? 2 * n * n : 0);
 }
 int64_t dm_lapack_syevd_ints(char job, int64_t n) { return job == 'V' ? 3 + 5 * n : 1; }
+
+/* Levels of gelsd's divide and conquer, which leaves blocks of LEAF singular values. */
+enum { LEAF = 25 };
+static int64_t lstsq_levels(int64_t least) {
+  int64_t levels = 0;
+  while (((LEAF + 1) << levels) <= least) levels++;
+  return levels;
+}
+/* gelsd's, which is the largest. */
+int64_t dm_lapack_lstsq_work_size(int64_t m, int64_t n, int64_t k) {
+  const int64_t least = dm_min_i64(m, n), sides = m + n + k;
+  return DM_LAPACK_BLOCK * (sides + 1) + (LEAF + 1) * (LEAF + 1) +
+         least * (12 + 2 * LEAF + 8 * lstsq_levels(least) + k);
+}
+/* At least n of them, for gelsy. */
+int64_t dm_lapack_lstsq_ints(int64_t m, int64_t n) {
+  const int64_t least = dm_min_i64(m, n);
+  return dm_max_i64(n, least * (11 + 3 * lstsq_levels(least)));
+}

@@ -44,15 +44,28 @@ int dm_lapack_orgqr(dm_DType t, int m, int n, int k, void *a, const void *tau, v
    than 0: it did not converge. */
 int dm_lapack_gesdd(dm_DType t, char job, int m, int n, void *a, void *s, void *u, int ldu,
                     void *vt, int ldvt, void *work, int lwork, int *iwork);
+/* Least squares of an (m,n) matrix and k right sides in the max(m,n) rows of b, which become
+   the solution's n rows; sizes are 1 and more. gels: A has full rank; info more than 0: it has
+   not. gelsy and gelsd find the rank: gelsy by a QR with exchanges of columns, which are noted
+   in columns[n] (0 when it is called), gelsd by the singular values s, of which those up to
+   rcond times the largest count as 0. info of gelsd more than 0: it did not converge. */
+int dm_lapack_gels(dm_DType t, int m, int n, int k, void *a, void *b, void *work, int lwork);
+int dm_lapack_gelsy(dm_DType t, int m, int n, int k, void *a, void *b, int *columns,
+                    double rcond, int *rank, void *work, int lwork);
+int dm_lapack_gelsd(dm_DType t, int m, int n, int k, void *a, void *b, void *s, double rcond,
+                    int *rank, void *work, int lwork, int *iwork);
 /* A V = V diag(w) of a symmetric matrix: job 'V' leaves V in a, 'N' gives w alone. info more
    than 0: it did not converge. */
 int dm_lapack_syevd(dm_DType t, char job, char uplo, int n, void *a, void *w, void *work,
                     int lwork, int *iwork, int liwork);
 
-/* The buffer of gesdd and syevd, in elements and in ints. */
+/* The buffers of gesdd, syevd, and least squares by any of its routines, in elements and in
+   ints. */
 int64_t dm_lapack_gesdd_work_size(char job, int64_t m, int64_t n);
 int64_t dm_lapack_gesdd_ints(int64_t m, int64_t n);
 int64_t dm_lapack_syevd_work_size(char job, int64_t n);
 int64_t dm_lapack_syevd_ints(char job, int64_t n);
+int64_t dm_lapack_lstsq_work_size(int64_t m, int64_t n, int64_t k);
+int64_t dm_lapack_lstsq_ints(int64_t m, int64_t n);
 
 #endif

@@ -235,6 +235,16 @@ op.composed "linalg_pinv" {
   doc = "pseudoinverses, as pinverse gives them; under autocast in the dtype of products",
 }
 
+op.kernel "lstsq_matrices" {
+  tensors = "A, B",
+  options = {"rcond:num", "driver:int"},
+  outputs = 3,
+  saves = "I0 I1",
+  flags = "hidden any_device",
+  doc = "lstsq of matrices: X, A's rank and its singular values, of which those up to rcond times "
+    .. "the largest count as 0; the driver is one of DM_LSTSQ_...",
+}
+
 op.composed "linalg_lstsq" {
   tensors = "A, B",
   options = {"rcond:optnum=none", "driver:enum(none|gels|gelsy|gelsd|gelss)=none"},

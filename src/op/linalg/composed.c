@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/policy.h"
+#include "engine/tape.h"
 #include "op/index/index.h"
 #include "op/linalg/linalg.h"
 #include "op/pointwise/pointwise.h"
@@ -104,13 +105,17 @@ static dm_Tensor *extreme(dm_X *x, dm_Tensor *t, int64_t dim, bool least) {
   return dm_x(x, least ? DM_OP_amin : DM_OP_amax, &(dm_DimsAttr){{1, {dim}}, false}, 1, t);
 }
 
+/* The part of the largest singular value up to which others are rounding errors. */
+static double least_rcond(const dm_Tensor *t) {
+  const double gap = t->dtype == DM_F64 ? DBL_EPSILON : (double)FLT_EPSILON;
+  return gap * (double)dm_max_i64(dm_rows(t), dm_columns(t));
+}
+
 /* tol[0], tol[1]: atol and rtol of each of t's matrices, singular values up to max(atol, rtol *
    the largest) being 0: as given, or as in PyTorch atol 0, and rtol max(M, N) eps where atol is
    0 too. */
 static void tolerances(dm_X *x, const dm_Tensor *t, dm_Tensor *const *given, dm_Tensor **tol) {
-  const double gap = t->dtype == DM_F64 ? DBL_EPSILON : (double)FLT_EPSILON;
-  dm_Tensor *zero = dm_x_number(x, 0),
-            *own = dm_x_number(x, gap * (double)dm_max_i64(dm_rows(t), dm_columns(t)));
+  dm_Tensor *zero = dm_x_number(x, 0), *own = dm_x_number(x, least_rcond(t));
   tol[0] = given[0] ? given[0] : zero;
   if (given[1]) tol[1] = given[1];
   else tol[1] = given[0] ? x_where(x, x_test(x, DM_OP_gt, given[0], 0), zero, own) : own;
@@ -171,36 +176,36 @@ static bool is_full(dm_X *x, dm_Tensor *rank, int64_t n) {
   return found;
 }
 
-/* torch.linalg.lstsq: X = pinv(A) B, the least-squares solution of least norm, by every
-   driver. The driver tells what else there is, as it does with LAPACK's: the residuals
-   sum((A X - B)^2) when A (M, N) has M > N and full rank N, which gels assumes; A's rank; its
-   singular values. What is missing is an empty tensor. */
+/* torch.linalg.lstsq: the least-squares solution, of least norm where there are many. The
+   driver tells by which of LAPACK's routines (gelsy where none is given, and gelsd for gelss,
+   which finds the same by a slower SVD), and what else there is: the residuals sum((A X - B)^2)
+   when A (M, N) has M > N and full rank N, which gels assumes; A's rank; its singular values.
+   What is missing is an empty tensor. */
 dm_status linalg_lstsq_compose(dm_Call *c, dm_X *x) {
-  enum { NONE, GELS, GELSY, GELSD, GELSS };
   const dm_LinalgLstsqAttr *at = c->attr;
-  dm_Tensor *a = c->in[0], *b = c->in[1], *given[2] = {NULL, NULL};
+  dm_Tensor *a = c->in[0], *b = c->in[1], *y[3];
   DM_TRY(dm_check_matrix(c, "A", a, false));
-  const bool by_values = at->driver == GELSD || at->driver == GELSS;
+  const bool by_values = at->driver == DM_LSTSQ_GELSD || at->driver == DM_LSTSQ_GELSS;
+  const bool by_qr = at->driver == DM_LSTSQ_GELS;
   const int64_t m = dm_rows(a), n = dm_columns(a);
   const bool vectors = is_vectors(a, b);
   if (vectors) b = x_wider(x, b, -1);
-  if (at->rcond.set) given[1] = dm_x_number(x, at->rcond.v);
-  DM_TRY(x->st);
-  if (b->ndim < 2 || dm_rows(b) != m)
-    return dm_fail(DM_EARG, "linalg.lstsq: A has shape %s and B %s, wanted as many rows",
-                   DM_SHAPE(a), DM_SHAPE(c->in[1]));
-  dm_Tensor *solution = x_matmul(x, pseudoinverse(x, a, given), b);
+  const dm_LstsqMatricesAttr how = {at->rcond.set ? at->rcond.v : least_rcond(a),
+                                    by_values ? DM_LSTSQ_GELSD
+                                    : by_qr   ? DM_LSTSQ_GELS
+                                              : DM_LSTSQ_GELSY};
+  if (!x_call(x, DM_OP_lstsq_matrices, &how, 2, (dm_Tensor *[]){a, b}, y)) return x->st;
   dm_Tensor *none = x_zeros(x, 1, &(int64_t){0}, a), *left = none;
-  dm_Tensor *values = at->driver == GELS ? none : singular_values(x, a);
-  dm_Tensor *rank = at->driver == GELS ? x_cast(x, none, DM_I64) : rank_of(x, a, values, given);
-  if (m > n && (at->driver == GELS || (by_values && is_full(x, rank, n)))) {
-    left = x_sub(x, x_matmul(x, a, solution), b);
+  dm_Tensor *rank = x_cast(x, by_qr ? none : y[1], DM_I64);
+  if (m > n && (by_qr || (by_values && is_full(x, rank, n)))) {
+    left = x_sub(x, x_matmul(x, a, y[0]), b);
     left = x_sum(x, x_mul(x, left, left), (dm_Ints){1, {-2}}, false);
   }
-  c->out[0] = vectors ? vectors_only(x, solution) : solution;
+  c->out[0] = vectors ? vectors_only(x, y[0]) : y[0];
   c->out[1] = left;
   c->out[2] = rank;
-  c->out[3] = by_values ? values : none;
+  if (by_values) dm_detach_(y[2]); /* PyTorch's have no gradients either */
+  c->out[3] = by_values ? y[2] : none;
   return x->st;
 }
 

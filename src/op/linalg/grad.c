@@ -311,20 +311,33 @@ void linalg_eigvalsh_grad(dm_Grad *g) {
 /* P = pinv(A), H = gP^T: gA = -(P H P)^T + P^T P (H - H P A) + (1 - A P) H P P^T,
    from the differential of Golub & Pereyra 1973. Two orders of the products, so that
    no intermediate is larger than (longer side, shorter side). */
-void pinv_matrices_grad(dm_Grad *g) {
-  dm_X *x = g->x;
-  dm_Tensor *a = g->in[0], *p = g->out[0], *pt = x_turned(x, p), *h = x_turned(x, g->gy[0]);
+static dm_Tensor *pinv_gradient(dm_X *x, dm_Tensor *a, dm_Tensor *p, dm_Tensor *h) {
+  dm_Tensor *pt = x_turned(x, p);
   if (dm_rows(a) <= dm_columns(a)) {
     dm_Tensor *k = x_matmul(x, h, p), *kpt = x_matmul(x, k, pt);
     dm_Tensor *sum = x_sub(x, kpt, x_turned(x, x_matmul(x, p, k)));
     sum = x_sub(x, sum, x_matmul(x, x_matmul(x, a, p), kpt));
     dm_Tensor *rest = x_sub(x, h, x_matmul(x, k, a));
-    g->gx[0] = x_add(x, sum, x_matmul(x, x_matmul(x, pt, p), rest));
-    return;
+    return x_add(x, sum, x_matmul(x, x_matmul(x, pt, p), rest));
   }
   dm_Tensor *k = x_matmul(x, p, h), *ptk = x_matmul(x, pt, k);
   dm_Tensor *sum = x_sub(x, ptk, x_turned(x, x_matmul(x, k, p)));
   dm_Tensor *rest = x_sub(x, h, x_matmul(x, a, k));
   sum = x_add(x, sum, x_matmul(x, x_matmul(x, rest, p), pt));
-  g->gx[0] = x_sub(x, sum, x_matmul(x, x_matmul(x, ptk, p), a));
+  return x_sub(x, sum, x_matmul(x, x_matmul(x, ptk, p), a));
+}
+void pinv_matrices_grad(dm_Grad *g) {
+  g->gx[0] = pinv_gradient(g->x, g->in[0], g->out[0], x_turned(g->x, g->gy[0]));
+}
+
+/* X = P B with P = pinv(A), computed here: gB = P^T gX, and gA is that of P for gP = gX B^T. */
+void lstsq_matrices_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_LstsqMatricesAttr *at = g->attr;
+  dm_Tensor *a = g->in[0], *b = g->in[1], *gy = g->gy[0];
+  if (!gy) return;
+  dm_Tensor *rcond = dm_x_number(x, at->rcond);
+  dm_Tensor *p = dm_x(x, DM_OP_pinv_matrices, NULL, 3, a, dm_x_number(x, 0), rcond);
+  if (g->need[0]) g->gx[0] = pinv_gradient(x, a, p, x_matmul(x, b, x_turned(x, gy)));
+  if (g->need[1]) g->gx[1] = x_matmul(x, x_turned(x, p), gy);
 }

@@ -128,15 +128,22 @@ static void copy_matrix(const Work *w, void *dst, const void *src, int64_t count
   if (count > 0) memcpy(dst, src, (size_t)(count * w->size));
 }
 
+/* Writes rows x cols elements of src, whose rows begin `from` elements apart, to dst as
+   columns that begin `to` elements apart. */
+static void turn_part(const Work *w, void *dst, int64_t to, const void *src, int64_t from,
+                      int64_t rows, int64_t cols) {
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < cols; j++) {
+      if (w->t == DM_F64) ((double *)dst)[j * to + i] = ((const double *)src)[i * from + j];
+      else ((float *)dst)[j * to + i] = ((const float *)src)[i * from + j];
+    }
+}
+
 /* Writes the row-major (rows, cols) matrix src to dst in column-major order, which
    is the same as transposing it. Called with the sides exchanged it converts
    LAPACK's result back. */
 static void turn(const Work *w, void *dst, const void *src, int64_t rows, int64_t cols) {
-  for (int64_t i = 0; i < rows; i++)
-    for (int64_t j = 0; j < cols; j++) {
-      if (w->t == DM_F64) ((double *)dst)[j * rows + i] = ((const double *)src)[i * cols + j];
-      else ((float *)dst)[j * rows + i] = ((const float *)src)[i * cols + j];
-    }
+  turn_part(w, dst, rows, src, cols, rows, cols);
 }
 
 /* Element i of an array of the call's dtype, and below its store. */
@@ -597,6 +604,69 @@ dm_status pinv_matrices_any(dm_Call *c) {
   }
   dm_tensor_unref(&atol);
   dm_tensor_unref(&rtol);
+  return close_work(&w);
+}
+
+/* ---- least squares ---- */
+
+/* The number of A's matrix that matrix b of the result has, where A's batch was broadcast. */
+static int64_t own_matrix(const dm_Call *c, int64_t b) {
+  const dm_Tensor *a = c->in[0], *y = c->out[0];
+  int64_t at = 0, step = 1;
+  for (int d = y->ndim - 3, k = a->ndim - 3; k >= 0; d--, k--) {
+    if (a->shape[k] > 1) at += b % y->shape[d] * step;
+    b /= y->shape[d];
+    step *= a->shape[k];
+  }
+  return at;
+}
+
+/* A (..., M, N), B (..., M, K) -> X (..., N, K), and of each of A's matrices its rank (int32;
+   0 of gels, which assumes a full one) and gelsd's singular values; zeros where a routine finds
+   none. LAPACK asks for a right side: there is one of zeros where K is 0. */
+dm_status lstsq_matrices_any(dm_Call *c) {
+  const dm_LstsqMatricesAttr *at = DM_ATTR(dm_LstsqMatricesAttr, c);
+  Work w;
+  open_work(&w, c, 2, c->out[0]->ndim - 2, c->out[0]->shape);
+  const int m = rows_of(&w), n = columns_of(&w), least = m < n ? m : n, most = m > n ? m : n;
+  const int k = w.st == DM_OK ? (int)dm_columns(w.in[1]) : 0, sides = k > 1 ? k : 1;
+  const int64_t n_work = dm_lapack_lstsq_work_size(m, n, sides),
+                n_ints = dm_lapack_lstsq_ints(m, n);
+  void *a = matrix_buffer(&w, m, n), *x = matrix_buffer(&w, most, sides);
+  void *s = elements(&w, least), *work = elements(&w, n_work);
+  int *iwork = ints(&w, n_ints);
+  for (int i = 0; i < 3 && w.st == DM_OK; i += 2)
+    if (w.out[i]->numel > 0)
+      memset(dm_tensor_data(w.out[i]), 0, (size_t)dm_tensor_bytes(w.out[i]));
+  for (int64_t b = 0; going(&w, b) && least > 0; b++) {
+    const char *given = nth(&w, w.in[0], (int64_t)m * n, b);
+    const char *right = nth(&w, w.in[1], (int64_t)m * k, b);
+    if (!all_finite(&w, b, given, (int64_t)m * n) || !all_finite(&w, b, right, (int64_t)m * k))
+      break;
+    int rank = 0, info = 0;
+    turn(&w, a, given, m, n);
+    memset(x, 0, (size_t)((int64_t)most * sides * w.size));
+    turn_part(&w, x, most, right, k, m, k);
+    switch (at->driver) {
+    case DM_LSTSQ_GELS:
+      info = dm_lapack_gels(w.t, m, n, sides, a, x, work, (int)n_work);
+      if (info > 0)
+        w.st = dm_fail(DM_EARG, "%s: %s has not full rank; hint: driver = \"gelsd\"",
+                       DM_LINALG(c), WHICH(&w, b));
+      break;
+    case DM_LSTSQ_GELSY:
+      memset(iwork, 0, (size_t)n * sizeof *iwork);
+      dm_lapack_gelsy(w.t, m, n, sides, a, x, iwork, at->rcond, &rank, work, (int)n_work);
+      break;
+    default:
+      info = dm_lapack_gelsd(w.t, m, n, sides, a, x, s, at->rcond, &rank, work, (int)n_work,
+                             iwork);
+      must_converge(&w, b, info, "singular");
+      copy_matrix(&w, nth(&w, w.out[2], least, own_matrix(c, b)), s, least);
+    }
+    ((int32_t *)dm_tensor_data(w.out[1]))[own_matrix(c, b)] = rank;
+    turn_part(&w, nth(&w, w.out[0], (int64_t)n * k, b), k, x, most, k, n);
+  }
   return close_work(&w);
 }
 

@@ -6,6 +6,7 @@
 #include "engine/op.h"
 
 enum { DM_QR_REDUCED, DM_QR_COMPLETE, DM_QR_R };
+enum { DM_LSTSQ_NONE, DM_LSTSQ_GELS, DM_LSTSQ_GELSY, DM_LSTSQ_GELSD, DM_LSTSQ_GELSS };
 
 /* The name that callers know: "linalg.inv" for the op linalg_inv. */
 const char *dm_linalg_name(const dm_OpInfo *op, char buf[40]);

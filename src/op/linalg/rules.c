@@ -150,11 +150,11 @@ dm_status pinv_matrices_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* A system with square A and B: B's rows (left) or columns fit A, and the leading
+/* A system with A, square or not, and B: B's rows (left) or columns fit A, and the leading
    dims broadcast. */
-static dm_status system_rule(dm_Call *c, bool left) {
+static dm_status system_rule(dm_Call *c, bool square, bool left) {
   dm_Tensor *a = c->in[0], *b = c->in[1];
-  DM_TRY(dm_check_matrix(c, "A", a, true));
+  DM_TRY(dm_check_matrix(c, "A", a, square));
   DM_TRY(dm_check_matrix(c, "B", b, false));
   if (a->dtype != b->dtype)
     return dm_fail(DM_EARG, "%s: A is %s and B is %s, wanted one dtype", DM_LINALG(c),
@@ -170,14 +170,24 @@ static dm_status system_rule(dm_Call *c, bool left) {
   dm_meta_set(m, b);
   DM_TRY(dm_broadcast(DM_LINALG(c), &lead[0], &lead[1], &ndim, m->shape));
   m->ndim = (uint8_t)ndim;
-  m->shape[m->ndim++] = dm_rows(b);
+  m->shape[m->ndim++] = left ? dm_columns(a) : dm_rows(b);
   m->shape[m->ndim++] = dm_columns(b);
   return DM_OK;
 }
 
-dm_status solve_matrices_rule(dm_Call *c) { return system_rule(c, true); }
+dm_status solve_matrices_rule(dm_Call *c) { return system_rule(c, true, true); }
 dm_status linalg_solve_triangular_rule(dm_Call *c) {
-  return system_rule(c, DM_ATTR(dm_TriangularAttr, c)->left);
+  return system_rule(c, true, DM_ATTR(dm_TriangularAttr, c)->left);
+}
+
+/* A (..., M, N), B (..., M, K) -> X (..., N, K), and of each of A's matrices its rank and its
+   min(M, N) singular values. */
+dm_status lstsq_matrices_rule(dm_Call *c) {
+  const dm_Tensor *a = c->in[0];
+  DM_TRY(system_rule(c, false, true));
+  dm_out_matrix(c, 1, a, 2, -1, -1, DM_I32);
+  dm_out_matrix(c, 2, a, 2, dm_min_i64(dm_rows(a), dm_columns(a)), -1, (dm_DType)a->dtype);
+  return DM_OK;
 }
 
 /* pivots (..., k) int32 -> the order of n rows (..., n) int64. */
