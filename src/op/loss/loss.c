@@ -50,20 +50,22 @@ static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, double i
   if (target->numel)
     dm_load_i64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, dense->numel, label);
   dm_tensor_unref(&dense);
-  for (int64_t i = 0; i < target->numel; i++) {
-    const int64_t given = label[i];
-    if ((double)given == ignore) {
-      label[i] = -1;
-      continue;
-    }
-    /* unsigned: INT64_MIN wraps and is still out of range */
-    label[i] = (int64_t)((uint64_t)given - (uint64_t)c->base);
-    if (label[i] < 0 || label[i] >= classes)
+  /* Whether all labels are in range is asked in one loop without branches, and which one is
+     not only where one is not. Unsigned: INT64_MIN wraps and is still out of range. */
+  const bool ignores = ignore >= -0x1p63 && ignore < 0x1p63 && ignore == floor(ignore);
+  const int64_t n = target->numel, ignored = ignores ? (int64_t)ignore : 0;
+  const uint64_t base = (uint64_t)c->base, end = (uint64_t)classes;
+  bool bad = false;
+  for (int64_t i = 0; i < n; i++)
+    bad |= !(ignores & (label[i] == ignored)) & ((uint64_t)label[i] - base >= end);
+  for (int64_t i = 0; bad && i < n; i++)
+    if (!(ignores && label[i] == ignored) && (uint64_t)label[i] - base >= end)
       return dm_fail(DM_EARG, "%s: label %lld at position %lld is out of range %d to %lld%s",
-                     c->op->name, (long long)given, (long long)(i + c->base), c->base,
+                     c->op->name, (long long)label[i], (long long)(i + c->base), c->base,
                      (long long)(classes - 1 + c->base),
-                     c->base == 1 && given == 0 ? "; hint: labels count from 1" : "");
-  }
+                     c->base == 1 && label[i] == 0 ? "; hint: labels count from 1" : "");
+  for (int64_t i = 0; i < n; i++)
+    label[i] = ignores & (label[i] == ignored) ? -1 : label[i] - c->base;
   return DM_OK;
 }
 
@@ -120,8 +122,10 @@ static double weight_at(const Work *w, int64_t label) {
 /* The sum of the targets' weights, by which mean divides. */
 static double total_weight(const Work *w) {
   double s = 0;
-  for (int64_t i = 0; i < w->j.r.n; i++) s += weight_at(w, w->label[i]);
-  return s;
+  int64_t counted = 0;
+  for (int64_t i = 0; !w->weight && i < w->j.r.n; i++) counted += w->label[i] >= 0;
+  for (int64_t i = 0; w->weight && i < w->j.r.n; i++) s += weight_at(w, w->label[i]);
+  return w->weight ? s : (double)counted;
 }
 
 /* Writes the rows' losses to the output: each of them, their sum, or their weighted
@@ -132,8 +136,13 @@ static void reduce_rows(const Work *w, int64_t reduction, dm_Tensor *out) {
       dm_store_f64((dm_DType)out->dtype, dm_tensor_data(out), 1, w->j.r.n, w->j.row);
     return;
   }
-  double s = 0;
-  for (int64_t i = 0; i < w->j.r.n; i++) s += w->j.row[i];
+  enum { LANES = 4 }; /* sums that do not wait for one another */
+  double lane[LANES] = {0};
+  int64_t i = 0;
+  for (; i + LANES <= w->j.r.n; i += LANES)
+    for (int k = 0; k < LANES; k++) lane[k] += w->j.row[i + k];
+  for (; i < w->j.r.n; i++) lane[0] += w->j.row[i];
+  double s = (lane[0] + lane[1]) + (lane[2] + lane[3]);
   if (reduction == DM_LOSS_MEAN) s /= total_weight(w);
   dm_store_f64((dm_DType)out->dtype, dm_tensor_data(out), 1, 1, &s);
 }
@@ -167,7 +176,8 @@ static dm_status loss_meta(dm_Call *c, const dm_Tensor *x, const dm_Tensor *targ
 
 /* The address of the first element of row i; the row's elements lie r.inner apart. */
 static char *row_at(const Work *w, char *data, int64_t i) {
-  const int64_t first = i / w->j.r.inner * w->j.r.c * w->j.r.inner + i % w->j.r.inner;
+  const int64_t inner = w->j.r.inner, c = w->j.r.c;
+  const int64_t first = inner == 1 ? i * c : i / inner * c * inner + i % inner;
   return data + first * dm_dtype_size(w->j.dtype);
 }
 
@@ -312,6 +322,35 @@ dm_status nll_loss_rule(dm_Call *c) {
   return loss_meta(c, x, c->in[1], DM_ATTR(dm_NllLossAttr, c)->reduction, false);
 }
 
+/* v[i] = the element at the label of row first + i, for n <= PICKED rows; 0 where it is
+ * ignored. */
+enum { PICKED = 256 };
+static void pick(const Work *w, int64_t first, int64_t n, double *v) {
+  union {
+    uint8_t s1[PICKED];
+    uint16_t s2[PICKED];
+    uint32_t s4[PICKED];
+    uint64_t s8[PICKED];
+  } raw;
+  char *const x = dm_tensor_data(w->x);
+#define PICK(SIZE, TYPE)                                                             \
+  case SIZE:                                                                         \
+    for (int64_t i = 0; i < n; i++)                                                  \
+      raw.s##SIZE[i] = w->label[first + i] < 0                                       \
+                           ? 0                                                       \
+                           : *(const TYPE *)(const void *)label_at(w, x, first + i); \
+    break;
+  switch (dm_dtype_size(w->j.dtype)) {
+    PICK(1, uint8_t)
+    PICK(2, uint16_t)
+    PICK(4, uint32_t)
+    PICK(8, uint64_t)
+  default: return;
+  }
+#undef PICK
+  dm_load_f64(w->j.dtype, &raw, 1, n, v);
+}
+
 /* A row's loss is -w_y x_y, and 0 for ignored labels. */
 dm_status nll_loss_cpu(dm_Call *c) {
   const dm_NllLossAttr *a = DM_ATTR(dm_NllLossAttr, c);
@@ -320,10 +359,12 @@ dm_status nll_loss_cpu(dm_Call *c) {
   dm_status st;
   DM_GO(
       work_new(c, dm_loss_rows(x->ndim, x->shape), x, c->in[1], c->in[2], a->ignore_index, &w));
-  for (int64_t i = 0; i < w.j.r.n; i++) {
-    double v = 0;
-    if (w.label[i] >= 0) dm_load_f64(w.j.dtype, label_at(&w, dm_tensor_data(w.x), i), 1, 1, &v);
-    w.j.row[i] = w.label[i] < 0 ? 0 : -weight_at(&w, w.label[i]) * v;
+  for (int64_t i = 0, n; i < w.j.r.n; i += n) {
+    double *const row = w.j.row + i;
+    n = dm_min_i64(PICKED, w.j.r.n - i);
+    pick(&w, i, n, row);
+    for (int64_t k = 0; k < n; k++)
+      row[k] = w.label[i + k] < 0 ? 0 : -weight_at(&w, w.label[i + k]) * row[k];
   }
   reduce_rows(&w, a->reduction, c->out[0]);
 done:
