@@ -161,7 +161,7 @@ typedef struct dm_Loops {
   dm_ReduceF64 *reduce64[DM_N_REDUCE];
   dm_ReduceColumnsF32 *columns[DM_N_REDUCE]; /* NULL: none */
   dm_SumRows *sum_rows;
-  dm_SumLow *sum_low;
+  dm_RowLow *row_low;
   /* y (n) += the pieces x[k] of n elements times w[k]; the sums of gy times x[k]
      join sum (n_tap, DM_TAP_LANES), lane by lane */
   void (*taps)(const float *const *x, const float *w, int64_t n_tap, int64_t n, float *y);

@@ -33,14 +33,15 @@ enum {
 typedef void dm_ReduceColumnsF32(void *so_far, const float *v, int64_t step, int64_t rows,
                                  int64_t n, float param);
 
-/* Adds rows of n neighbouring elements of a dtype to as many floats, row after row; the rows
-   lie `step` bytes apart. False: the dtype is not read so, and nothing is done. */
-typedef bool dm_SumRows(dm_DType from, const char *v, int64_t step, int64_t rows, int64_t n,
-                        float *sum);
-
-/* Adds n neighbouring elements of a low float to s->a. False: there is no such loop, and
+/* Adds rows of n neighbouring elements of a dtype, or the numbers among them, to as many
+   floats, row after row; the rows lie `step` bytes apart. False: there is no such loop, and
    nothing is done. */
-typedef bool dm_SumLow(int loop, dm_DType from, dm_Acc *s, const void *v, int64_t n,
+typedef bool dm_SumRows(int loop, dm_DType from, const char *v, int64_t step, int64_t rows,
+                        int64_t n, float *sum);
+
+/* Joins n neighbouring elements of a low float to s->a. False: there is no such loop, and
+   nothing is done. */
+typedef bool dm_RowLow(int loop, dm_DType from, dm_Acc *s, const void *v, int64_t n,
                        double param);
 
 #endif

@@ -126,7 +126,7 @@ static char *first_of(const Job *j, int64_t i) {
     TYPE buf[2 * DM_BLOCK];                                                                  \
     const bool direct = j->dtype == DTYPE && stride[0] == 1;                                 \
     if (DTYPE == DM_F32 && !direct && stride[0] == 1 &&                                      \
-        dm_loops()->sum_low(j->reduction->loop, j->dtype, w->acc, ptr[0], n, j->param)) {    \
+        dm_loops()->row_low(j->reduction->loop, j->dtype, w->acc, ptr[0], n, j->param)) {    \
       w->at += n;                                                                            \
       return;                                                                                \
     }                                                                                        \
@@ -207,11 +207,11 @@ static void tile_sums(void *ctx, char *const *ptr, const int64_t *stride, int64_
   Pass *w = &s->pass;
   const Job *j = w->j;
   const int64_t step = stride[0] * j->red.size[0];
-  const bool direct = j->step == 1 && j->reduction->loop == DM_REDUCE_SUM;
   const char *p = ptr[0];
   for (int64_t m; n > 0; n -= m, p += m * step) {
     m = dm_min_i64(ROWS - w->fill, n);
-    if (!direct || !dm_loops()->sum_rows(j->dtype, p, step, m, w->cols, s->group))
+    if (j->step != 1 ||
+        !dm_loops()->sum_rows(j->reduction->loop, j->dtype, p, step, m, w->cols, s->group))
       join_rows(w, p, stride[0], m);
     if ((w->fill += (int)m) == ROWS) flush_sums(s);
   }
