@@ -612,9 +612,15 @@ op.composed "prelu" {
     .. "2015",
 }
 
+op.binary "glu_term" {
+  tensors = "x, gate",
+  saves = "I0 I1",
+  flags = "hidden pointwise layout",
+  doc = "x times the sigmoid of the gate",
+}
+
 op.composed "glu" {
   tensors = "x",
   options = {"dim:dim=-1"},
-  flags = "widen",
   doc = "the first half of x along a dim times the sigmoid of the other half; Dauphin et al. 2016",
 }

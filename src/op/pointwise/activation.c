@@ -5,6 +5,7 @@
 
 #include "base/constants.h"
 #include "base/error.h"
+#include "base/triple.h"
 #include "op/pointwise/pointwise.h"
 
 /* y: the result, or NULL after a step that failed. */
@@ -120,8 +121,25 @@ dm_status glu_compose(dm_Call *c, dm_X *x) {
                    DM_SHAPE(t), dim + c->base);
   const int64_t half = t->shape[dim] / 2, first[3] = {dim, 0, half},
                 second[3] = {dim, half, half};
-  dm_Tensor *gate = x_unary(x, DM_OP_sigmoid, dm_x(x, DM_OP_narrow, second, 1, t));
-  return give(c, x, x_mul(x, dm_x(x, DM_OP_narrow, first, 1, t), gate));
+  dm_Tensor *a = dm_x(x, DM_OP_narrow, first, 1, t), *b = dm_x(x, DM_OP_narrow, second, 1, t);
+  return give(c, x, dm_x(x, DM_OP_glu_term, NULL, 2, a, b));
+}
+
+/* Of a sigmoid(b): gy sigmoid(b), and gy a times the sigmoid's slope, which is the sigmoid of b
+   times that of -b. */
+void glu_term_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1];
+  if (g->need[0]) g->gx[0] = dm_x(x, DM_OP_glu_term, NULL, 2, gy, b);
+  if (!g->need[1]) return;
+  if (!g->create_graph) {
+    g->gx[1] = x_partial(x, DM_TRIPLE_glu_back, 1, gy, a, b);
+    return;
+  }
+  b = dm_x_widen(x, b);
+  dm_Tensor *slope = x_unary(x, DM_OP_sigmoid, x_unary(x, DM_OP_neg, b));
+  slope = x_mul(x, slope, x_unary(x, DM_OP_sigmoid, b));
+  g->gx[1] = x_mul(x, x_mul(x, dm_x_widen(x, gy), dm_x_widen(x, a)), slope);
 }
 
 /* ---- the softmax family ---- */
