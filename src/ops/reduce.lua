@@ -422,7 +422,6 @@ op.composed "count_nonzero" {
 op.composed "diff" {
   tensors = "x, prepend?, append?",
   options = {"n:int=1", "dim:dim=-1"},
-  flags = "widen",
   doc = "differences of neighbours along a dim, n times over; of bools: whether they differ",
 }
 

@@ -33,11 +33,15 @@ dm_status diff_compose(dm_Call *c, dm_X *x) {
   if (c->in[1] && a->n > 0) t = dm_x(x, DM_OP_cat, &at, 2, c->in[1], t);
   if (c->in[2] && a->n > 0) t = dm_x(x, DM_OP_cat, &at, 2, t, c->in[2]);
   const bool is_bool = t && t->dtype == DM_BOOL;
+  const dm_DType dtype = t ? (dm_DType)t->dtype : DM_F32;
   int64_t n = t ? dm_min_i64(a->n, t->shape[dim]) : 0;
+  if (n > 1) t = dm_x_widen(x, t); /* one difference rounds once by itself */
   for (; n > 0 && t && t->shape[dim] > 0; n--)
     t = is_bool ? dm_x(x, DM_OP_ne, NULL, 2, later(x, t, dim), earlier(x, t, dim))
                 : x_sub(x, later(x, t, dim), earlier(x, t, dim));
+  if (x->st != DM_OK) return x->st;
   c->out[0] = t == c->in[0] ? x_unary(x, DM_OP_clone, t) : t;
+  if (dm_is_low(dtype)) c->out[0] = x_cast(x, c->out[0], dtype);
   return x->st;
 }
 
