@@ -398,10 +398,11 @@ for reason, names in pairs{
     masked_put norm_by_name cumsum_back running_product running_product_back softmax_backward
     row_norm_backward add_norm add_norm_backward batch_norm_train batch_norm_eval
     batch_norm_backward cross_entropy_soft cross_entropy_backward nll_loss_backward log_loss
-    logits_loss ctc ctc_backward linear_vector linear_backward addmm_backward solve_matrices
-    lu_order ldl_solve_matrices pinv_matrices fft_slices attention attention_backward rnn_layer
-    rnn_steps rnn_steps_backward conv2d_dx conv2d_dw reflection_pad replication_pad
-    max_pool2d_coded max_pool2d_scatter max_pool2d_gather max_pool2d_position avg_pool2d_spread
+    logits_loss ctc ctc_backward glu_term distances distances_backward linear_vector
+    linear_backward addmm_backward solve_matrices lu_order ldl_solve_matrices pinv_matrices
+    lstsq_matrices fft_slices attention attention_backward rnn_layer rnn_steps
+    rnn_steps_backward conv2d_dx conv2d_dw reflection_pad replication_pad max_pool2d_coded
+    max_pool2d_scatter max_pool2d_gather max_pool2d_position avg_pool2d_spread
     adaptive_avg_pool2d_spread]],
   ["not in PyTorch"] = "slice linalg_polar linalg_matrix_sqrth complex",
   ["wants another op's results"] = [[max_unpool1d max_unpool2d max_unpool3d linalg_lu_solve

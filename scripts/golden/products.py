@@ -24,6 +24,21 @@ def distance():
     case("cdist", r(26, 3), r(2, 3))
     case("cdist", r(0, 3), r(2, 3))
     case("trace", ints(3, 3), grad=False)
+    # equal largest differences, equal rows, differences of 0; many rows and long ones
+    mode = "donot_use_mm_for_euclid_dist"
+    rows = torch.tensor([[1.0, 3, 0, 2], [1, 1, 2, 2], [0, 0, 0, 0], [1, 3, 0, 2], [-2, 4, 1, 5]])
+    for d in (f32, f64):
+        for p in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 7.5, INF):
+            case("cdist", rows.to(d), rows[1:4].to(d), p=p, compute_mode=mode)
+            case("pdist", rows.to(d), p=p)
+    for p in (2.0, 3.0, INF):
+        case("cdist", r(2, 18, 5), r(2, 3, 5), p=p, compute_mode=mode)
+        case("pdist", r(9, 34), p=p)
+    # NaN and infinity, whose differences have gradients as well
+    odd = torch.tensor([[0.0, 1], [INF, 2], [NAN, 4]])
+    for p in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, INF):
+        case("pdist", odd, p=p, grad=p != INF)
+    case("cdist", torch.zeros(2, 0), torch.zeros(3, 0), p=INF, grad=False)
 
 
 @family("sum")

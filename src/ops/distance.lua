@@ -38,6 +38,22 @@ op.composed "pdist" {
     .. "N (N - 1) / 2",
 }
 
+op.kernel "distances" {
+  tensors = "x1, x2?",
+  options = {"p:num"},
+  saves = "I0 I1 O0",
+  flags = "hidden",
+  doc = "cdist of (B, P, M) and (B, R, M); without x2 pdist of (N, M)",
+}
+
+op.kernel "distances_backward" {
+  tensors = "gy, y, x1, x2?",
+  options = {"p:num", "side:int"},
+  gradient = false,
+  flags = "hidden",
+  doc = "gradient of distances in x1 (side 0) or in x2",
+}
+
 op.composed "dist" {
   tensors = "x, other",
   options = {"p:num=2"},

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #include "base/along.h"
+#include "base/distance.h"
 #include "base/pair.h"
 #include "base/rng.h"
 #include "base/step.h"
@@ -113,6 +114,26 @@ typedef struct dm_RnnJob {
   char *gx, *gz, *gh0, *gc0; /* of x; the state's share (GRU), h0, c0 (LSTM) */
 } dm_RnnJob;
 
+enum {
+  DM_DISTANCE_ROWS = 4,  /* worked on at once */
+  DM_DISTANCE_UNIT = 16, /* of a unit of the gradient, a multiple of that */
+  DM_NEAR_TERMS = 32     /* added in the type itself, before float64 */
+};
+
+/* Distances of all pairs of rows of two sides of `batch` images, contiguous, with rows of len
+   numbers: forward into y, backward the gradient of row_side into y. */
+typedef struct dm_DistanceJob {
+  dm_DistanceKind kind;
+  bool triangle; /* both sides are one: the pairs i < j alone, one behind the other */
+  double p;
+  int64_t batch, n_row, n_lane, len;
+  const void *row_side, *lane_side; /* (batch, n_row, len), (batch, n_lane, len) */
+  int64_t y_batch, y_row, y_lane;   /* steps of the distances, and of gy */
+  const void *gy, *distance;        /* backward */
+  void *y;
+  atomic_bool failed; /* out of memory */
+} dm_DistanceJob;
+
 /* ---- the table ---- */
 
 /* For float and for double. */
@@ -123,6 +144,8 @@ typedef struct dm_RealLoops {
   /* The same of vectors; of parts, of rows, of parts, of rows. */
   dm_RangeFn *vectors_moments, *vectors_forward, *vectors_sums, *vectors_backward;
   dm_RangeFn *cross_rows;                             /* dm_CrossJob */
+  dm_RangeFn *distances, *distances_back;             /* dm_DistanceJob */
+  int64_t distance_lanes;                             /* rows of a unit of distances */
   void (*attend)(void *scores, int64_t n, void *lse); /* these three: attention.inc */
   void (*attend_again)(void *scores, int64_t n, const void *lse);
   void (*attend_back)(const void *weights, void *gradients, int64_t n, double scale);

@@ -1,7 +1,12 @@
 /* cosine_similarity, pairwise_distance, cdist, pdist, dist, trace and renorm,
-   composed of norms and products. */
+   composed of norms and products, and the distances of all pairs of rows, by kernels of their
+   own: no tensor of all differences is made. */
+#include <math.h>
+#include <string.h>
+
 #include "base/error.h"
 #include "base/sizes.h"
+#include "cpu/loops/loops.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 
@@ -52,29 +57,53 @@ static dm_Tensor *euclidean(dm_X *x, dm_Tensor *u, dm_Tensor *v) {
   return x_unary(x, DM_OP_sqrt, x_floor(x, x_sub(x, sum, x_scale(x, uv, 2)), 0));
 }
 
+/* t with the dims `batch` before its last two, as (B, rows, features) in one dtype. */
+static dm_Tensor *images_of(dm_X *x, dm_Tensor *t, int n_batch, const int64_t *batch,
+                            dm_DType dtype) {
+  int64_t shape[DM_MAX_DIM], image[3] = {1, 0, 0};
+  if (x->st != DM_OK) return NULL;
+  for (int d = 0; d < n_batch; d++) {
+    shape[d] = batch[d];
+    image[0] = dm_mul_sizes(image[0], batch[d]);
+  }
+  for (int d = 0; d < 2; d++) shape[n_batch + d] = image[1 + d] = t->shape[t->ndim - 2 + d];
+  t = x_expand(x, x_cast(x, t, dtype), n_batch + 2, shape);
+  return x_unary(x, DM_OP_contiguous, x_reshape(x, t, 3, image));
+}
+
+/* The p-norms of the differences of all rows, (..., P, R); batch dims are broadcast. */
+static dm_Tensor *direct(const dm_Call *c, dm_X *x, dm_Tensor *u, dm_Tensor *v, double p) {
+  int64_t shape[DM_MAX_DIM];
+  int ndim;
+  dm_Tensor *rows = x_unsqueeze(x, u, -2), *columns = x_unsqueeze(x, v, -3);
+  if (x->st != DM_OK) return NULL;
+  x->st = dm_broadcast(c->op->name, rows, columns, &ndim, shape);
+  if (x->st != DM_OK) return NULL;
+  const dm_DType dtype = dm_result_dtype(c->n_in, (dm_Tensor *const[]){u, v});
+  u = images_of(x, u, ndim - 3, shape, dtype);
+  v = images_of(x, v, ndim - 3, shape, dtype);
+  return x_reshape(x, dm_x(x, DM_OP_distances, &p, 2, u, v), ndim - 1, shape);
+}
+
 /* Distances between all rows of u (..., P, M) and v (..., R, M). For p = 2 and more
-   than 25 rows the product formula is used; otherwise the differences (..., P, R, M)
-   are made and their p-norm taken. */
+   than 25 rows the product formula is used; otherwise the differences are taken. */
 dm_status cdist_compose(dm_Call *c, dm_X *x) {
   enum { IF_NECESSARY, BY_PRODUCT, DIRECT, FEW = 25 }; /* compute_mode; rows */
   const dm_CdistAttr *a = DM_ATTR(dm_CdistAttr, c);
-  const double p = a->p;
   dm_Tensor *u = c->in[0], *v = c->in[1];
   DM_TRY(dm_check_float(c, u, "x1"));
   DM_TRY(dm_check_float(c, v, "x2"));
   if (u->ndim < 2 || v->ndim < 2 || u->shape[u->ndim - 1] != v->shape[v->ndim - 1])
     return dm_fail(DM_EARG, "cdist: x1 has shape %s, x2 %s, wanted rows of one length",
                    DM_SHAPE(u), DM_SHAPE(v));
-  if (!(p >= 0)) return dm_fail(DM_EARG, "cdist: p is %g, wanted 0 or more", p);
-  const bool many = u->shape[u->ndim - 2] > FEW || v->shape[v->ndim - 2] > FEW;
-  if (p == 2 && (a->compute_mode == BY_PRODUCT || (a->compute_mode == IF_NECESSARY && many))) {
+  if (!(a->p >= 0)) return dm_fail(DM_EARG, "cdist: p is %g, wanted 0 or more", a->p);
+  const int64_t p = u->shape[u->ndim - 2], r = v->shape[v->ndim - 2];
+  if (a->p == 2 && (a->compute_mode == BY_PRODUCT ||
+                    (a->compute_mode == IF_NECESSARY && (p > FEW || r > FEW)))) {
     c->out[0] = euclidean(x, u, v);
     return x->st;
   }
-  const int64_t row = -2, column = -3;
-  u = dm_x(x, DM_OP_unsqueeze, &row, 1, u);
-  v = dm_x(x, DM_OP_unsqueeze, &column, 1, v);
-  c->out[0] = x_norm(x, x_sub(x, u, v), p, -1, false);
+  c->out[0] = direct(c, x, u, v, a->p);
   return x->st;
 }
 
@@ -84,6 +113,153 @@ dm_status trace_compose(dm_Call *c, dm_X *x) {
     return dm_fail(DM_EARG, "trace: x has shape %s, wanted a matrix", DM_SHAPE(c->in[0]));
   c->out[0] = x_sum(x, x_unary(x, DM_OP_diagonal, c->in[0]), (dm_Ints){-1, {0}}, false);
   return x->st;
+}
+
+/* ---- distances ---- */
+
+/* x1 (B, P, M) and x2 (B, R, M) are contiguous and of one dtype, float32 or float64, as cdist
+   makes them, for (B, P, R); or x1 (N, M) alone for the N (N - 1) / 2 pairs of its rows. */
+dm_status distances_rule(dm_Call *c) {
+  const dm_Tensor *u = c->in[0], *v = c->n_in > 1 ? c->in[1] : NULL;
+  dm_Meta *m = &c->out_meta[0];
+  dm_out_like(c, 0, u, (dm_DType)u->dtype);
+  m->ndim--;
+  if (v) {
+    m->shape[2] = v->shape[1];
+    m->ndim = 3;
+  } else {
+    const int64_t n = u->shape[0], odd = n % 2 ? n : n - 1, even = n % 2 ? n - 1 : n;
+    m->shape[0] = n > 0 ? dm_mul_sizes(odd, even / 2) : 0;
+  }
+  return DM_OK;
+}
+
+/* The job of distances y between the rows of own and of other; in y an own row lies `row`
+   elements from the next, an other one `lane`. */
+static dm_DistanceJob job_of(double p, const dm_Tensor *own, const dm_Tensor *other,
+                             const dm_Tensor *y, int64_t row, int64_t lane) {
+  const int at = own->ndim - 2;
+  dm_DistanceJob j = {
+      .kind = dm_distance_kind(p), .triangle = at == 0, .p = p, .y_row = row, .y_lane = lane};
+  j.batch = at ? own->shape[0] : 1;
+  j.n_row = own->shape[at], j.n_lane = other->shape[at], j.len = own->shape[at + 1];
+  j.row_side = dm_tensor_data(own), j.lane_side = dm_tensor_data(other);
+  j.y_batch = y->numel / j.batch;
+  return j;
+}
+
+/* Runs `units` units, each of about `work` differences. */
+static dm_status run_job(dm_DistanceJob *j, dm_RangeFn *loop, int64_t units, int64_t work) {
+  enum { GRAIN = 1 << 15 }; /* differences that are worth a thread */
+  dm_parallel_for(units, dm_max_i64(1, GRAIN / dm_max_i64(1, work)), loop, j);
+  return j->failed ? dm_fail(DM_EMEM, "distances: out of memory") : DM_OK;
+}
+
+/* Distances are symmetric, so that the larger side has the lanes. */
+dm_status distances_cpu(dm_Call *c) {
+  const dm_Tensor *u = c->in[0], *v = c->n_in > 1 && c->in[1] ? c->in[1] : u, *y = c->out[0];
+  if (y->numel == 0) return DM_OK;
+  const int at = u->ndim - 2;
+  const int64_t p = u->shape[at], r = v->shape[at];
+  const dm_RealLoops *l = u->dtype == DM_F64 ? &dm_loops()->f64 : &dm_loops()->f32;
+  const double power = DM_ATTR(dm_DistancesAttr, c)->p;
+  dm_DistanceJob j =
+      p > r ? job_of(power, v, u, y, 1, r) : job_of(power, u, v, y, at ? r : 0, 1);
+  const int64_t lanes = l->distance_lanes, blocks = (j.n_lane + lanes - 1) / lanes;
+  j.y = dm_tensor_data(c->out[0]);
+  return run_job(&j, l->distances, j.batch * blocks,
+                 dm_mul_sizes(dm_mul_sizes(lanes, j.n_row), j.len));
+}
+
+/* in: gy and y as distances gives it, x1, x2; out: the gradient of one side. */
+dm_status distances_backward_rule(dm_Call *c) {
+  const dm_Tensor *own = c->in[2 + DM_ATTR(dm_DistancesBackwardAttr, c)->side];
+  dm_out_like(c, 0, own, (dm_DType)own->dtype);
+  return DM_OK;
+}
+dm_status distances_backward_cpu(dm_Call *c) {
+  const dm_DistancesBackwardAttr *a = DM_ATTR(dm_DistancesBackwardAttr, c);
+  const dm_Tensor *y = c->in[1], *u = c->in[2], *v = c->n_in > 3 && c->in[3] ? c->in[3] : u;
+  dm_Tensor *gx = c->out[0];
+  if (gx->numel == 0) return DM_OK;
+  if (a->p == 0 || y->numel == 0) {
+    memset(dm_tensor_data(gx), 0, (size_t)dm_tensor_bytes(gx));
+    return DM_OK;
+  }
+  const dm_RealLoops *l = u->dtype == DM_F64 ? &dm_loops()->f64 : &dm_loops()->f32;
+  const int64_t r = v->shape[v->ndim - 2];
+  dm_DistanceJob j = a->side ? job_of(a->p, v, u, y, 1, r) : job_of(a->p, u, v, y, r, 1);
+  j.gy = dm_tensor_data(c->in[0]), j.distance = dm_tensor_data(y);
+  j.y = dm_tensor_data(gx);
+  const int64_t blocks = (j.n_row + DM_DISTANCE_UNIT - 1) / DM_DISTANCE_UNIT;
+  return run_job(&j, l->distances_back, j.batch * blocks,
+                 dm_mul_sizes(dm_mul_sizes(DM_DISTANCE_UNIT, j.n_lane), j.len));
+}
+
+/* The gradient of distances y by the differences d (..., M), for create_graph: y, d and gy have
+   the same dims, of which y and gy have 1 in the last one. */
+static dm_Tensor *slope_of(dm_X *x, dm_Tensor *gy, dm_Tensor *y, dm_Tensor *d, double p) {
+  dm_Tensor *zero = dm_x_number(x, 0), *sign = x_unary(x, DM_OP_sign, d);
+  if (p == 0) return x_scale(x, x_mul(x, sign, gy), 0);
+  if (p == 1) return x_mul(x, sign, gy);
+  if (isinf(p)) {
+    dm_Tensor *hit = dm_x(x, DM_OP_eq, NULL, 2, x_unary(x, DM_OP_abs, d), y);
+    gy = x_where(x, x_unary(x, DM_OP_isnan, y), y, gy);
+    return x_mul(x, x_mul(x, sign, x_like(x, hit, d)), gy);
+  }
+  /* where y is 0 it is not divided by, for the gradient of this would be NaN */
+  dm_Tensor *none = x_test(x, DM_OP_eq, y, 0);
+  y = x_where(x, none, dm_x_number(x, 1), y);
+  gy = x_where(x, none, zero, gy);
+  if (p == 2) return x_mul(x, d, x_div(x, gy, y));
+  /* nor is a power of a difference of 0 taken, whose own slope is infinite for p < 2 */
+  dm_Tensor *flat = x_test(x, DM_OP_eq, d, 0);
+  dm_Tensor *size = x_where(x, flat, dm_x_number(x, 1), x_unary(x, DM_OP_abs, d));
+  dm_Tensor *power = dm_x(x, DM_OP_pow, NULL, 2, x_div(x, size, y), dm_x_number(x, p - 1));
+  return x_mul(x, x_where(x, flat, zero, x_mul(x, sign, power)), gy);
+}
+
+/* The gradient as a composition over the tensor of all differences. */
+static void distances_composed(dm_Grad *g, double p) {
+  dm_X *x = g->x;
+  dm_Tensor *u = g->in[0], *v = g->in[1], *gy = g->gy[0], *y = g->out[0];
+  if (v) {
+    dm_Tensor *d = x_sub(x, x_unsqueeze(x, u, -2), x_unsqueeze(x, v, -3));
+    dm_Tensor *s = slope_of(x, x_unsqueeze(x, gy, -1), x_unsqueeze(x, y, -1), d, p);
+    if (g->need[0]) g->gx[0] = x_sum(x, s, (dm_Ints){1, {2}}, false);
+    if (g->need[1]) g->gx[1] = x_unary(x, DM_OP_neg, x_sum(x, s, (dm_Ints){1, {1}}, false));
+    return;
+  }
+  /* the pairs of rows, selected */
+  const int64_t n = u->shape[0], pairs = y->numel, base = dm_thread_state()->base;
+  int64_t *left, *right;
+  dm_Tensor *first = dm_x_positions(x, pairs, &left),
+            *second = dm_x_positions(x, pairs, &right);
+  if (x->st != DM_OK) return;
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t k = i + 1; k < n; k++) {
+      *left++ = i + base;
+      *right++ = k + base;
+    }
+  dm_Tensor *d = x_sub(x, dm_x_select(x, u, 0, first), dm_x_select(x, u, 0, second));
+  dm_Tensor *s = slope_of(x, x_unsqueeze(x, gy, -1), x_unsqueeze(x, y, -1), d, p);
+  dm_Tensor *gx =
+      dm_x(x, DM_OP_index_add, &(dm_IndexAddAttr){0, 1}, 3, x_zeros_like(x, u), first, s);
+  g->gx[0] = dm_x(x, DM_OP_index_add, &(dm_IndexAddAttr){0, -1}, 3, gx, second, s);
+}
+
+/* By one kernel a side, or composed under create_graph. */
+void distances_grad(dm_Grad *g) {
+  const double p = DM_ATTR(dm_DistancesAttr, g)->p;
+  if (g->create_graph) {
+    distances_composed(g, p);
+    return;
+  }
+  dm_Tensor *gy = x_unary(g->x, DM_OP_contiguous, g->gy[0]);
+  for (int side = 0; side < (g->in[1] ? 2 : 1); side++)
+    if (g->need[side])
+      g->gx[side] = dm_x(g->x, DM_OP_distances_backward, &(dm_DistancesBackwardAttr){p, side},
+                         4, gy, g->out[0], g->in[0], g->in[1]);
 }
 
 /* ---- dist, pdist, renorm ---- */
@@ -100,26 +276,14 @@ dm_status dist_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* Distances of all pairs i < j of the N rows of x (N, M), in the order (0,1), (0,2),
-   ...: the N (N - 1) / 2 pairs of rows are selected and subtracted. */
+/* Distances of all pairs i < j of the N rows of x (N, M), in the order (0,1), (0,2), ... */
 dm_status pdist_compose(dm_Call *c, dm_X *x) {
   const double p = DM_ATTR(dm_PNormAttr, c)->p;
   dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_float(c, t, "x"));
   DM_TRY(dm_check_ndim(c, 0, "x", 2));
   if (!(p >= 0)) return dm_fail(DM_EARG, "pdist: p is %g, wanted 0 or more", p);
-  const int64_t n = t->shape[0], pairs = dm_mul_sizes(n, n - 1) / 2;
-  int64_t *left, *right;
-  dm_Tensor *first = dm_x_positions(x, pairs, &left);
-  dm_Tensor *second = dm_x_positions(x, pairs, &right);
-  DM_TRY(x->st);
-  for (int64_t i = 0; i < n; i++)
-    for (int64_t j = i + 1; j < n; j++) {
-      *left++ = i + c->base;
-      *right++ = j + c->base;
-    }
-  dm_Tensor *apart = x_sub(x, dm_x_select(x, t, 0, first), dm_x_select(x, t, 0, second));
-  c->out[0] = norm_of(x, apart, p, (dm_Ints){1, {1}}, false);
+  c->out[0] = dm_x(x, DM_OP_distances, &p, 1, x_unary(x, DM_OP_contiguous, t));
   return x->st;
 }
 

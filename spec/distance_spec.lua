@@ -1,0 +1,146 @@
+-- The distances of all pairs of rows: cdist by differences, and pdist. Golden values hold what they
+-- are; here is what a kernel may get wrong: pairs in blocks, ranges of float32, ties, NaN.
+local dm = require "demilune"
+
+local DIRECT = "donot_use_mm_for_euclid_dist"
+local POWERS = {0, 0.5, 1, 1.5, 2, 3, math.huge}
+
+local function cdist(a, b, p) return dm.cdist(a, b, {p = p, compute_mode = DIRECT}) end
+
+local function same(want, got, what)
+  assert.same(want.shape, got.shape)
+  assert.is_true(dm.equal(want, got), ("%s\n%s\nwanted %s"):format(what, got, want))
+end
+
+-- Equal to the relative error; NaN to NaN.
+local function near(want, got, error, what)
+  local off = (want - got):abs() / want:abs():clamp(1e-30)
+  off = dm.where(want:isnan():logical_and(got:isnan()):logical_or(want:eq(got)), 0, off)
+  assert.is_true(off:numel() == 0 or off:amax():item() <= error,
+    ("p = %s: %s\nwanted %s"):format(what, got, want))
+end
+
+-- The definition, in float64.
+local function defined(a, b, p)
+  local d = (a:double():unsqueeze(-2) - b:double():unsqueeze(-3)):abs()
+  if p == 0 then return d:ne(0):double():sum(-1) end
+  if p == math.huge then return d:amax(-1) end
+  return d:pow(p):sum(-1):pow(1 / p)
+end
+
+describe("distances", function()
+  before_each(function() dm.manual_seed(1) end)
+
+  it("are those of the definition, for rows and features of any number", function()
+    for _, shape in ipairs{{1, 1, 1}, {3, 40, 5}, {40, 3, 33}, {67, 21, 16}, {2, 3, 1100},
+      {70, 5, 1030}} do
+      local p, r, m = table.unpack(shape)
+      local a, b = dm.randn(2, p, m), dm.randn(r, m)
+      for _, power in ipairs(POWERS) do
+        near(defined(a, b, power), cdist(a, b, power):double(), 2e-6, power)
+        near(defined(a, b, power), cdist(a:double(), b:double(), power), 1e-12, power)
+      end
+    end
+    for _, n in ipairs{0, 1, 2, 5, 33, 70} do
+      local x = dm.randn(n, 7)
+      local upper = dm.triu_indices(n, n, 1)
+      for _, power in ipairs(POWERS) do
+        local all = cdist(x, x, power)
+        same(all[{upper[1], upper[2]}], dm.pdist(x, power), n)
+      end
+    end
+  end)
+
+  it("of a pair have the bits that they have alone, and so have gradients", function()
+    local a, b = dm.randn(2, 37, 45), dm.randn(2, 19, 45)
+    local gy = dm.randn(2, 37, 19)
+    for _, p in ipairs(POWERS) do
+      local x, z = a:clone():requires_grad_(), b:clone():requires_grad_()
+      local y = cdist(x, z, p)
+      y:backward(gy)
+      for _, i in ipairs{1, 6, 37} do
+        local row = a[2]:narrow(1, i, 1):clone():requires_grad_()
+        local one = cdist(row, b[2], p)
+        same(y[2]:narrow(1, i, 1), one, p)
+        one:backward(gy[2]:narrow(1, i, 1))
+        same(x.grad[2]:narrow(1, i, 1), row.grad, p)
+      end
+      same(y:transpose(-1, -2), cdist(b, a, p), p)
+    end
+  end)
+
+  it("have gradients of a float64's, also where rows are many and long", function()
+    for _, shape in ipairs{{5, 3, 2}, {35, 70, 3}, {9, 40, 50}} do
+      local p, r, m = table.unpack(shape)
+      local a, b, gy = dm.randn(p, m), dm.randn(r, m), dm.randn(p, r)
+      for _, power in ipairs{0.5, 1, 1.5, 2, 3, math.huge} do
+        local function gradients(dtype)
+          local function leaf(t) return t:to(dtype):clone():requires_grad_() end
+          local x, z, u = leaf(a), leaf(b), leaf(a)
+          cdist(x, z, power):backward(gy:to(dtype))
+          dm.pdist(u, power):sum():backward()
+          return {x.grad, z.grad, u.grad}
+        end
+        local want, got = gradients "float64", gradients "float32"
+        for k, w in ipairs(want) do
+          local top = w:abs():amax():item()
+          local off = (w - got[k]):abs():amax():item()
+          assert.is_true(off <= 3e-6 * math.max(1, top),
+            ("p = %s: %g of %g"):format(power, off, top))
+        end
+        -- the composition under create_graph
+        local x, z = a:double():requires_grad_(), b:double():requires_grad_()
+        local gx, gz = dm.autograd.grad((cdist(x, z, power) * gy):sum(), {x, z},
+          {create_graph = true})
+        assert.is_true((gx - want[1]):abs():amax():item() < 1e-9, power)
+        assert.is_true((gz - want[2]):abs():amax():item() < 1e-9, power)
+        local u = a:double():requires_grad_()
+        local gu = dm.autograd.grad(dm.pdist(u, power):sum(), u, {create_graph = true})
+        assert.is_true((gu - want[3]):abs():amax():item() < 1e-9, power)
+      end
+    end
+  end)
+
+  it("give each of several largest differences the whole gradient", function()
+    local x = dm.tensor({{1.0, 3.0, 0.0}, {1.0, 1.0, 2.0}}):requires_grad_()
+    dm.pdist(x, math.huge):backward(dm.ones(1))
+    same(dm.tensor{{0.0, 1.0, -1.0}, {0.0, -1.0, 1.0}}, x.grad)
+    local a, b = x:detach()[1]:unsqueeze(1):requires_grad_(), x:detach()[2]:unsqueeze(1)
+    cdist(a, b, math.huge):backward(dm.full({1, 1}, 2))
+    same(dm.tensor{{0.0, 2.0, -2.0}}, a.grad)
+  end)
+
+  it("have finite results where powers leave float32's range", function()
+    for _, size in ipairs{1e-30, 1e25, 3e37} do
+      local x = dm.tensor{{size, 0, 0}, {0, 2 * size, 0}, {size, 0, 0}}
+      for _, p in ipairs{0.5, 1.5, 2, 3} do
+        local leaf = x:clone():requires_grad_()
+        local y = dm.pdist(leaf, p)
+        near(defined(x, x, p)[1]:narrow(1, 2, 2), y:narrow(1, 1, 2):double(), 1e-5, p)
+        y:sum():backward()
+        assert.is_true(leaf.grad:isfinite():all():item(), p)
+        local wide = x:double():requires_grad_()
+        dm.pdist(wide, p):sum():backward()
+        near(wide.grad, leaf.grad:double(), 1e-4, p)
+      end
+    end
+  end)
+
+  it("keep NaN", function()
+    local nan = 0 / 0
+    for _, p in ipairs(POWERS) do
+      local x = dm.tensor{{nan, 0.0}, {1.0, 2.0}}:requires_grad_()
+      local y = dm.pdist(x, p)
+      assert.is_true(y:isnan():all():item(), p)
+      y:sum():backward()
+      assert.equal(p ~= 0, x.grad:narrow(2, 1, 1):isnan():all():item(), p)
+    end
+  end)
+
+  it("of rows without features are 0", function()
+    for _, p in ipairs(POWERS) do
+      same(dm.zeros(2, 3), cdist(dm.zeros(2, 0), dm.zeros(3, 0), p))
+      same(dm.zeros(3), dm.pdist(dm.zeros(3, 0), p))
+    end
+  end)
+end)
