@@ -65,6 +65,21 @@ template <class C, int KIND> struct Terms {
   }
 };
 
+/* The distance of one pair for any p, of differences by the largest one, whose powers leave no
+   range. */
+template <class C>
+static __device__ C scaled_distance(const C *a, const C *b, int64_t len, C p) {
+  Terms<C, DM_DISTANCE_INF> top;
+  Careful<C> sum;
+  for (int64_t k = 0; k < len; k++) top.add(a[k] - b[k], p);
+  if (!(top.near > 0 && top.near < (C)INFINITY)) return top.near;
+  for (int64_t k = 0; k < len; k++) {
+    const C ratio = size_of(a[k] - b[k]) / top.near;
+    if (ratio > 0) sum.add(power(ratio, p));
+  }
+  return top.near * power(sum.sum, 1 / p);
+}
+
 /* Two sides of a batch of images; see dm_DistanceJob. */
 struct Sides {
   int64_t batch, n_row, n_lane, len, y_batch, y_row, y_lane;
@@ -109,7 +124,11 @@ static __global__ void __launch_bounds__(SIDE *SIDE)
       __syncthreads();
     }
     const int64_t i = first + z, o = lane + x, at = s.at(image, i, o);
-    if (at >= 0 && !(s.triangle && i > o)) y[at] = sum.distance(p);
+    if (at < 0 || (s.triangle && i > o)) continue;
+    const bool lost = !(sum.all.sum > (C)1e-25 && sum.all.sum < (C)INFINITY);
+    y[at] = KIND == DM_DISTANCE_P && lost
+                ? scaled_distance(row_side + i * s.len, lane_side + o * s.len, s.len, p)
+                : sum.distance(p);
   }
 }
 

@@ -24,8 +24,15 @@ static inline double distance_slope(double d, double y, double p) {
   if (d == 0) return y == y || p < 1 ? 0 : y;
   return copysign((pow)(fabs(d) / y, p - 1), d);
 }
-/* d[i] becomes its slope. */
+/* d[i] becomes its slope. For p = 3 this is a square. */
 static void power_slopes_f32(float *d, float y, double p, int n) {
+  if (p == 3) {
+    for (int i = 0; i < n; i++) {
+      const float ratio = fabsf(d[i]) / y;
+      d[i] = copysignf(ratio * ratio, d[i]);
+    }
+    return;
+  }
   const float less = (float)(p - 1), bound = fabsf(less) <= FLT_MAX ? FLT_MAX : -1.0f;
   int odd = 0;
   for (int i = 0; i < n; i++) {

@@ -241,6 +241,8 @@ static void distances_composed(dm_Grad *g, double p) {
       *left++ = i + base;
       *right++ = k + base;
     }
+  first = dm_x_there(x, first, u->device);
+  second = dm_x_there(x, second, u->device);
   dm_Tensor *d = x_sub(x, dm_x_select(x, u, 0, first), dm_x_select(x, u, 0, second));
   dm_Tensor *s = slope_of(x, x_unsqueeze(x, gy, -1), x_unsqueeze(x, y, -1), d, p);
   dm_Tensor *gx =
