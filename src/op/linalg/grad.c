@@ -12,10 +12,11 @@
    these values: they are infinite where two values coincide, as in PyTorch, because
    the vectors are not unique there. */
 #include "base/error.h"
-#include "op/shape/create.h"
+#include "op/index/index.h"
 #include "op/linalg/linalg.h"
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
+#include "op/shape/create.h"
 #include "op/sort/order.h"
 
 /* ---- helpers ---- */
@@ -336,8 +337,9 @@ void lstsq_matrices_grad(dm_Grad *g) {
   const dm_LstsqMatricesAttr *at = g->attr;
   dm_Tensor *a = g->in[0], *b = g->in[1], *gy = g->gy[0];
   if (!gy) return;
-  dm_Tensor *rcond = dm_x_number(x, at->rcond);
-  dm_Tensor *p = dm_x(x, DM_OP_pinv_matrices, NULL, 3, a, dm_x_number(x, 0), rcond);
+  dm_Tensor *atol = dm_x_there(x, dm_x_number(x, 0), a->device);
+  dm_Tensor *rtol = dm_x_there(x, dm_x_number(x, at->rcond), a->device);
+  dm_Tensor *p = dm_x(x, DM_OP_pinv_matrices, NULL, 3, a, atol, rtol);
   if (g->need[0]) g->gx[0] = pinv_gradient(x, a, p, x_matmul(x, b, x_turned(x, gy)));
   if (g->need[1]) g->gx[1] = x_matmul(x, x_turned(x, p), gy);
 }
