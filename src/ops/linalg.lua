@@ -288,7 +288,6 @@ op.composed "linalg_vector_norm" {
   tensors = "x",
   options = {"ord:num=2", "dim:dims=none", "keepdim:bool=0", "dtype:dtype=none"},
   autocast = {cuda = "fp32_set_opt_dtype"},
-  flags = "widen",
   doc = "(sum of |x|^ord)^(1/ord) over all dims or those given; ord may be inf, -inf or 0",
 }
 

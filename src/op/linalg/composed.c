@@ -326,8 +326,14 @@ dm_status norm_by_name_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* Of 16 bits norm gives float32, by which its gradient divides, and that is rounded. */
 dm_status linalg_vector_norm_compose(dm_Call *c, dm_X *x) {
-  c->out[0] = dm_x(x, DM_OP_norm, c->attr, 1, c->in[0]);
+  const dm_LinalgVectorNormAttr *a = DM_ATTR(dm_LinalgVectorNormAttr, c);
+  const dm_DType dtype = (dm_DType)c->in[0]->dtype;
+  const bool low = a->dtype < 0 && dm_is_low(dtype);
+  const dm_NormAttr norm = {a->ord, a->dim, a->keepdim, low ? DM_F32 : a->dtype};
+  c->out[0] = dm_x(x, DM_OP_norm, &norm, 1, c->in[0]);
+  if (low) c->out[0] = x_cast(x, c->out[0], dtype);
   return x->st;
 }
 
