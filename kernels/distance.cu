@@ -5,6 +5,7 @@
    goes through the rows of the other side. A square's terms are added one after the other; the
    sums of squares are added with what each addition rounds off (Kahan 1965). */
 #include "kernels/own.cuh"
+#include "kernels/reduce.cuh"
 
 extern "C" {
 #include "base/distance.h"
@@ -12,12 +13,6 @@ extern "C" {
 
 enum { SIDE = 16 };
 
-static __device__ inline float root(float v) { return sqrtf(v); }
-static __device__ inline double root(double v) { return sqrt(v); }
-static __device__ inline float size_of(float v) { return fabsf(v); }
-static __device__ inline double size_of(double v) { return fabs(v); }
-static __device__ inline float power(float v, float p) { return powf(v, p); }
-static __device__ inline double power(double v, double p) { return pow(v, p); }
 static __device__ inline float sign_as(float v, float d) { return copysignf(v, d); }
 static __device__ inline double sign_as(double v, double d) { return copysign(v, d); }
 
@@ -27,7 +22,7 @@ template <class C> struct Careful {
   __device__ void add(C v) {
     const C more = v - lost, next = sum + more;
     /* the loss of an infinite sum is not defined */
-    lost = size_of(next) < (C)INFINITY ? (next - sum) - more : (C)0;
+    lost = dm_abs(next) < (C)INFINITY ? (next - sum) - more : (C)0;
     sum = next;
   }
 };
@@ -39,11 +34,11 @@ template <class C, int KIND> struct Terms {
   Careful<C> all;
 
   __device__ void add(C d, C p) {
-    const C a = size_of(d);
+    const C a = dm_abs(d);
     if (KIND == DM_DISTANCE_0) near += d != d ? d : (C)(d != 0);
     else if (KIND == DM_DISTANCE_1) near += a;
     else if (KIND == DM_DISTANCE_INF) near = a > near || a != a ? a : near;
-    else if (KIND == DM_DISTANCE_P) near += a == 0 ? (C)0 : power(a, p);
+    else if (KIND == DM_DISTANCE_P) near += a == 0 ? (C)0 : dm_power(a, p);
     else if (sizeof(C) == 8) near += d * d;
     else if (a > (C)0x1p48) big += a * (C)0x1p-80 * (a * (C)0x1p-80);
     else if (a < (C)0x1p-48) small += a * (C)0x1p90 * (a * (C)0x1p90);
@@ -57,11 +52,11 @@ template <class C, int KIND> struct Terms {
   }
   __device__ C distance(C p) const {
     if (KIND == DM_DISTANCE_INF) return near;
-    if (KIND == DM_DISTANCE_P) return power(all.sum, 1 / p);
+    if (KIND == DM_DISTANCE_P) return dm_power(all.sum, 1 / p);
     if (KIND != DM_DISTANCE_2) return all.sum;
-    if (big != 0) return root(big + all.sum * (C)0x1p-80 * (C)0x1p-80) * (C)0x1p80;
-    if (all.sum != 0) return root(all.sum + small * (C)0x1p-90 * (C)0x1p-90);
-    return root(small) * (C)0x1p-90;
+    if (big != 0) return dm_sqrt(big + all.sum * (C)0x1p-80 * (C)0x1p-80) * (C)0x1p80;
+    if (all.sum != 0) return dm_sqrt(all.sum + small * (C)0x1p-90 * (C)0x1p-90);
+    return dm_sqrt(small) * (C)0x1p-90;
   }
 };
 
@@ -74,10 +69,10 @@ static __device__ C scaled_distance(const C *a, const C *b, int64_t len, C p) {
   for (int64_t k = 0; k < len; k++) top.add(a[k] - b[k], p);
   if (!(top.near > 0 && top.near < (C)INFINITY)) return top.near;
   for (int64_t k = 0; k < len; k++) {
-    const C ratio = size_of(a[k] - b[k]) / top.near;
-    if (ratio > 0) sum.add(power(ratio, p));
+    const C ratio = dm_abs(a[k] - b[k]) / top.near;
+    if (ratio > 0) sum.add(dm_power(ratio, p));
   }
-  return top.near * power(sum.sum, 1 / p);
+  return top.near * dm_power(sum.sum, 1 / p);
 }
 
 /* Two sides of a batch of images; see dm_DistanceJob. */
@@ -134,12 +129,12 @@ static __global__ void __launch_bounds__(SIDE *SIDE)
 
 /* What a difference adds to the gradient, without its coefficient. */
 template <class C, int KIND> static __device__ inline C slope_of(C d, C far, C p) {
-  const C a = size_of(d);
+  const C a = dm_abs(d);
   if (KIND == DM_DISTANCE_2) return d;
   if (KIND == DM_DISTANCE_INF) return a == far && a != 0 ? sign_as((C)1, d) : (C)0;
   if (KIND == DM_DISTANCE_1) return a > 0 ? sign_as((C)1, d) : d;
   if (d == 0) return far == far || p < 1 ? (C)0 : far;
-  return sign_as(power(a / far, p - 1), d);
+  return sign_as(dm_power(a / far, p - 1), d);
 }
 
 template <class C, int KIND>
