@@ -10,7 +10,7 @@
 /* NaN where dm_pow_near has no result for a difference that is not 0: such sums are computed
    again in float64. */
 DM_VMATH float distance_power_f32(float d, float p) {
-  const float a = fabsf(d), near = (a >= FLT_MIN) & (a <= FLT_MAX) ? a : 1.0f;
+  const float a = fabsf(d), near = ((a >= FLT_MIN) & (a <= FLT_MAX)) ? a : 1.0f;
   const float power = dm_pow_near(near, p <= FLT_MAX ? p : 0.0f);
   const bool good = (near == a) & (p <= FLT_MAX);
   return good ? power : a == 0.0f ? 0.0f : NAN;

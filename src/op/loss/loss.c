@@ -65,7 +65,7 @@ static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, double i
                      (long long)(classes - 1 + c->base),
                      c->base == 1 && label[i] == 0 ? "; hint: labels count from 1" : "");
   for (int64_t i = 0; i < n; i++)
-    label[i] = ignores & (label[i] == ignored) ? -1 : label[i] - c->base;
+    label[i] = (ignores & (label[i] == ignored)) ? -1 : label[i] - c->base;
   return DM_OK;
 }
 
