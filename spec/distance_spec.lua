@@ -1,5 +1,5 @@
--- The distances of all pairs of rows: cdist by differences, and pdist. Golden values hold what they
--- are; here is what a kernel may get wrong: pairs in blocks, ranges of float32, ties, NaN.
+-- The distances of all pairs of rows: cdist by differences, and pdist. Golden files define them;
+-- this file tests where a kernel may go wrong: pairs in blocks, ranges of float32, ties, NaN.
 local dm = require "demilune"
 
 local DIRECT = "donot_use_mm_for_euclid_dist"
