@@ -358,21 +358,7 @@ int64_t dm_tensor_bytes(const dm_Tensor *t) {
   return t->numel * dm_dtype_size((dm_DType)t->dtype);
 }
 
-void *dm_tensor_data(const dm_Tensor *t) {
-  char *p = t->storage->data;
-  return p ? p + t->offset * dm_dtype_size((dm_DType)t->dtype) : NULL;
-}
-
-/* Row-major without gaps. A dim of size 1 has any stride: it is never stepped along. */
-bool dm_tensor_is_contiguous(const dm_Tensor *t) {
-  int64_t s = 1;
-  for (int d = t->ndim - 1; d >= 0; d--) {
-    if (t->shape[d] == 0) return true;
-    if (t->shape[d] != 1 && t->stride[d] != s) return false;
-    s *= t->shape[d];
-  }
-  return true;
-}
+void *dm_tensor_data(const dm_Tensor *t) { return t->storage->data ? dm_elements(t) : NULL; }
 
 /* (N, C, H, W) whose channels are adjacent in memory, then W, H and N. */
 bool dm_tensor_is_channels_last(const dm_Tensor *t) {

@@ -113,7 +113,20 @@ dm_status dm_tensor_read(const dm_Tensor *t, int64_t n_bytes, void *dst);
    data are exchanged; else a copy with t's shape and strides. Without history. Waits. */
 dm_status dm_tensor_on_host(const dm_Tensor *t, dm_Tensor **out);
 
-bool dm_tensor_is_contiguous(const dm_Tensor *t);
+/* dm_tensor_data of a tensor that has elements, for the shortest of calls. */
+static inline void *dm_elements(const dm_Tensor *t) {
+  return (char *)t->storage->data + t->offset * dm_dtype_size((dm_DType)t->dtype);
+}
+/* Row-major without gaps. A dim of size 1 has any stride: it is never stepped along. */
+static inline bool dm_tensor_is_contiguous(const dm_Tensor *t) {
+  int64_t s = 1;
+  for (int d = t->ndim - 1; d >= 0; d--) {
+    if (t->shape[d] == 0) return true;
+    if (t->shape[d] != 1 && t->stride[d] != s) return false;
+    s *= t->shape[d];
+  }
+  return true;
+}
 /* (N,C,H,W), dense in the order N, H, W, C. With one channel or one position it is contiguous
    as well. */
 bool dm_tensor_is_channels_last(const dm_Tensor *t);

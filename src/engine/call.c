@@ -154,10 +154,12 @@ static bool is_expanded_number(const dm_Tensor *t) {
 
 /* The operand in whose order of dims the output of a pointwise op is stored, so that the op
    passes over memory once from end to end: all operands of the output's shape are dense in that
-   order. Numbers and operands that are broadcast do not count. NULL: it is contiguous. */
+   order. Numbers and operands that are broadcast do not count. NULL: it is contiguous, as is
+   all that is dense in one dim. */
 static const dm_Tensor *common_order(const dm_Call *c) {
   const dm_Meta *const out = &c->out_meta[0];
   const dm_Tensor *like = NULL;
+  if (out->ndim < 2) return NULL;
   for (int i = 0; i < c->n_in; i++) {
     const dm_Tensor *const t = c->in[i];
     if (!t || t->ndim != out->ndim ||

@@ -165,7 +165,6 @@ static inline int dm_move_of(int64_t size) {
 typedef struct dm_Loops {
   dm_Pointwise unary[DM_N_OP], unary_back[DM_N_OP]; /* ops of the UNARY rows; no int64 */
   dm_Pointwise pair[DM_N_PAIR], triple[DM_N_TRIPLE];
-  dm_BlockB16 *b16[DM_N_PAIR]; /* of 16-bit floats by their bits; NULL: as float32 */
   dm_RealLoops f32, f64;
   /* Times factor, and how many are then beyond top or NaN. */
   int64_t (*unscale)(float *g, int64_t n, float factor, float top);

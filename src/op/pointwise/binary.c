@@ -127,9 +127,7 @@ dm_status binary_cpu(dm_Call *c) {
   }
   const dm_Pointwise *const power = pair == DM_OP_pow ? simple_power(c->in[1], t) : NULL;
   if (power) return dm_pointwise(c->out[0], 1, c->in, t, power, pq);
-  dm_Pointwise fn = dm_loops()->pair[pair];
-  fn.b16 = dm_loops()->b16[pair];
-  return dm_pointwise(c->out[0], 2, c->in, t, &fn, pq);
+  return dm_pointwise(c->out[0], 2, c->in, t, &dm_loops()->pair[pair], pq);
 }
 
 /* ---- gradients; the tape sums broadcast dims ---- */

@@ -402,8 +402,8 @@ static void block_low(dm_Tensor *out, int n_in, dm_Tensor *const *in, const dm_P
 static void one_block(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType type,
                       const dm_Pointwise *fn, const double *param) {
   const void *p[DM_POINT_IN];
-  void *q = dm_tensor_data(out);
-  for (int i = 0; i < n_in; i++) p[i] = dm_tensor_data(in[i]);
+  void *q = dm_elements(out);
+  for (int i = 0; i < n_in; i++) p[i] = dm_elements(in[i]);
   if (type == DM_F32) fn->f32((const float *const *)(const void *)p, q, out->numel, param);
   else if (type == DM_F64)
     fn->f64((const double *const *)(const void *)p, q, out->numel, param);

@@ -83,7 +83,6 @@ dm_status unary_cpu(dm_Call *c) {
   const dm_OpId id = dm_op_id(c->op);
   dm_Pointwise fn = dm_loops()->unary[id];
   fn.i64 = integer[id];
-  fn.b16 = dm_loops()->b16[id];
   double pq[2];
   dm_unary_params(c->op->signature, c->attr, pq);
   return dm_pointwise(c->out[0], 1, c->in, (dm_DType)c->out_meta[0].dtype, &fn, pq);
