@@ -157,7 +157,7 @@ static dm_status kernel(dm_Call *c) {
 /* ---- optimizers ---- */
 
 static dm_status check_float32(const dm_Tensor *t) {
-  const bool ok = t->dtype == DM_F32 && engine->dm_tensor_is_contiguous(t);
+  const bool ok = t->dtype == DM_F32 && dm_tensor_is_contiguous(t);
   return ok ? DM_OK : fail(DM_EDEV, "fake: only dense float32 tensors are trained here");
 }
 

@@ -156,10 +156,6 @@ dm_status dm_tensor_new(dm_DType dtype, int ndim, const int64_t *shape, dm_Devic
   return DM_EMEM;
 }
 void dm_tensor_unref(dm_Tensor **t) { DM_UNUSED(t); }
-bool dm_tensor_is_contiguous(const dm_Tensor *t) {
-  DM_UNUSED(t);
-  return true;
-}
 dm_status dm_cuda_copy(dm_Tensor *out, dm_Tensor *in) {
   DM_UNUSED(out);
   DM_UNUSED(in);
