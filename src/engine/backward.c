@@ -514,7 +514,7 @@ static dm_status unpack(dm_Node *n, const dm_Saved *s, bool create, dm_Tensor **
     *to = dm_tensor_ref(s->t);
     return DM_OK;
   }
-  dm_status st = s->remade ? dm_rerun(dm_remake_maker(n, s), to) : dm_saved_get(s, n, to);
+  dm_status st = s->remade ? dm_rerun_for(n, s, to) : dm_saved_get(s, n, to);
   if (st != DM_OK || !*to) return st;
   if (s->replay) DM_GO(check_remade(n, s, *to));
   if (!create || (s->out < 0 && !s->replay && !s->remade)) return DM_OK;
@@ -789,7 +789,7 @@ static dm_status take_turn(Pass *p, dm_Node *n) {
   }
   if (st == DM_OK && !(p->flags & (DM_RETAIN_GRAPH | DM_CREATE_GRAPH)))
     dm_node_release_saved(n);
-  dm_tensor_unref(&n->again); /* those who rely on n have had their turns */
+  dm_remake_forget(n); /* those who rely on n have had their turns */
 done:
   if (need != need_local) dm_free(need);
   if (gx != gx_local) dm_free(gx);

@@ -55,9 +55,10 @@ typedef struct dm_Node {
   uint8_t n_out, base;   /* base: the forward's, in which attr and positions are meant */
   uint8_t given;         /* bit i: input i is there; the first 8 */
   bool pure;             /* its op can run again: see remake.h */
+  bool sums_again;       /* of add_norm: the sum is not kept, but what it is the sum of */
   uint32_t version, gen; /* what output 0 and its storage had when it was computed */
   atomic_int n_user;     /* saved tensors, of other nodes too, that need it to run again */
-  dm_Tensor *again;      /* owned; its output 0, computed again, for the next user; or NULL */
+  dm_Tensor *again[2];   /* owned; its outputs, computed again, for the next user; or NULL */
   dm_CastState cast;     /* of a custom one: the autocast settings of its forward */
   int64_t n_bytes;       /* of the block */
   bool released;         /* a backward pass has dropped the saved tensors */

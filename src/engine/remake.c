@@ -79,6 +79,13 @@ bool dm_remake_can_own(const dm_Node *n, const dm_Tensor *t) {
          !dm_thread_state()->replay && can(n, MAX_CHAIN);
 }
 
+bool dm_remake_can_sum(const dm_Node *n, dm_Tensor *const *in, dm_Tensor *const *out) {
+  if (n->op != &dm_ops[DM_OP_add_norm] || !in[1] || !is_large(out[1]) || !n->pure) return false;
+  return n->saved_out && dm_tensor_bytes(in[1]) < dm_tensor_bytes(out[0]) &&
+         !dm_thread_state()->replay && is_pristine(in[0], 0) && n->in[0].node &&
+         dm_remake_end_keeps(&n->in[0]);
+}
+
 /* ---- users ---- */
 
 /* From now on somebody relies on n to compute its output 0. */
@@ -104,7 +111,7 @@ static void drop_all(dm_Node *n);
 static void leave(dm_Node *n) {
   if (!dm_let_go(&n->n_user)) return;
   atomic_store(&n->n_user, 0);
-  dm_tensor_unref(&n->again);
+  dm_remake_forget(n);
   if (n->released) drop_all(n);
 }
 

@@ -10,6 +10,10 @@
    saved, which then run again, too. T. Chen et al. 2016 ("drop the results of low cost
    operations"); llm.c recomputes GELU and layer norms in this way, PyTorch keeps all of them.
 
+   The sum that add_norm's own gradient reads is computed again as well, with the norm, where x
+   is kept by the node that it came from and delta takes less memory than the sum: every other
+   sum of a residual stream of float32 with branches of 16 bits.
+
    Invariants: a maker keeps its saved tensors while n_user > 0, also when its own turn in a
    backward pass is over; in a pass the users come before their makers. */
 #ifndef DM_REMAKE_H
@@ -22,9 +26,10 @@
 static inline int dm_remake_output(const dm_Node *n) {
   return n->op == &dm_ops[DM_OP_add_norm];
 }
-/* Does n's op read input i when it runs again? A sum and its norm run again on the sum. */
+/* Does n's op read input i when it runs again? A sum and its norm run again on the sum if that
+   is kept. */
 static inline bool dm_remake_reads(const dm_Node *n, int i) {
-  return n->given >> i & 1 && (i > 1 || n->op != &dm_ops[DM_OP_add_norm]);
+  return n->given >> i & 1 && (i > 1 || n->sums_again || n->op != &dm_ops[DM_OP_add_norm]);
 }
 
 /* From how many bytes on a result is not kept; INT64_MAX: every result is. */
@@ -38,6 +43,8 @@ void dm_remake_note(dm_Node *n, dm_Tensor *const *in, const dm_Tensor *out);
 bool dm_remake_can(const dm_Tensor *t);
 /* The same for output 0 of n, t, which n's own gradient reads; not of a sum and its norm. */
 bool dm_remake_can_own(const dm_Node *n, const dm_Tensor *t);
+/* The same for the sum of add_norm's x and delta: is x kept anyway, and delta smaller? */
+bool dm_remake_can_sum(const dm_Node *n, dm_Tensor *const *in, dm_Tensor *const *out);
 /* Notes that n's input `from`, or its output `out`, is computed again (the other is -1). */
 void dm_remake_save(dm_Node *n, dm_Saved *s, int from, int out);
 /* The node whose output is what n saved as s, which is to be computed again. */
@@ -52,6 +59,10 @@ static inline bool dm_remake_is_saved(const dm_Node *n, int i) {
 static inline bool dm_remake_end_keeps(const dm_Edge *e) {
   const dm_Saved *s = e->node->saved_out;
   return s && s[e->out].t;
+}
+/* Frees what n computed again. */
+static inline void dm_remake_forget(dm_Node *n) {
+  for (int i = 0; i < 2; i++) dm_tensor_unref(&n->again[i]);
 }
 /* Drops what n saved, or leaves that to the last node that needs it. Was there anything? */
 bool dm_remake_drop(dm_Node *n);

@@ -4,7 +4,8 @@
 
 #include "engine/node.h"
 
-/* A new reference to n's output 0, without history. n keeps it for its other users. */
-dm_status dm_rerun(dm_Node *n, dm_Tensor **out);
+/* What n saved as s, which is remade: a new reference, without history. The node that it came
+   from keeps it for its other users. */
+dm_status dm_rerun_for(dm_Node *n, const struct dm_Saved *s, dm_Tensor **to);
 
 #endif

@@ -68,7 +68,7 @@ static void node_free(dm_Node *n) {
     dm_tensor_unref(&n->in[i].leaf);
   }
   for (int i = 0; i < n->n_out; i++) dm_tensor_unref(&n->gy[i]);
-  dm_tensor_unref(&n->again);
+  dm_remake_forget(n);
   free_hooks(n->hooks);
   dm_cast_state_drop(&n->cast);
   dm_free(n->retain);
@@ -237,9 +237,13 @@ dm_status dm_record(const dm_Call *c, dm_Tensor *save_in) {
     DM_GO(dm_save(&n->saved_in[i], t, t->storage->version - lost, i, -1));
   }
   dm_remake_note(n, c->in, c->out[dm_remake_output(n)]);
+  if (dm_remake_can_sum(n, c->in, c->out)) {
+    DM_GO(dm_save(&n->saved_in[1], c->in[1], c->in[1]->storage->version, 1, -1));
+    n->sums_again = true;
+  }
   for (int i = 0; i < c->n_out && n->saved_out; i++) {
     if (!(c->save >> (8 + i) & 1)) continue;
-    if (i == 0 && dm_remake_can_own(n, c->out[0])) {
+    if (i == 0 && (n->sums_again || dm_remake_can_own(n, c->out[0]))) {
       dm_remake_save(n, &n->saved_out[0], -1, 0);
       continue;
     }
