@@ -164,6 +164,65 @@ describe("layers that move numbers", function()
     assert.error_matches(function() dm.pad(x, {-3, -2}) end, "leave nothing")
   end)
 
+  -- What the mode's positions along each dim select, which is what other devices compute.
+  local MODES = {
+    reflect = function(i, n) return i < 1 and 2 - i or i > n and 2 * n - i or i end,
+    replicate = function(i, n) return math.max(1, math.min(i, n)) end,
+    circular = function(i, n) return (i - 1) % n + 1 end,
+  }
+  local function selected(t, pad, mode)
+    for k = 1, #pad // 2 do
+      local d, before, behind, at = t:dim() - k + 1, pad[2 * k - 1], pad[2 * k], {}
+      if mode == "circular" then -- what a negative side cuts off does not come round again
+        local from, to = math.min(before, 0), math.min(behind, 0)
+        t = t:narrow(d, 1 - from, t.shape[d] + from + to)
+        before, behind = before - from, behind - to
+      end
+      local n = t.shape[d]
+      for i = 1 - before, n + behind do at[#at + 1] = MODES[mode](i, n) end
+      t = t:index_select(d, dm.tensor(at, {dtype = "int64"}))
+    end
+    return t
+  end
+
+  it("borders hold what their positions select, of any dtype and order of dims", function()
+    local _ <close> = dm.device "cpu"
+    for mode in pairs(MODES) do
+      for _, dtype in ipairs{"float64", "float32", "bfloat16", "int64", "int32", "uint8", "bool"} do
+        local t = (dm.randn(3, 4, 5, 6) * 9):to(dtype)
+        for _, pad in ipairs{{2, 3}, {0, 0, 3, 1}, {1, 2, 2, 0, 1, 3}, {-2, 1, 1, -1},
+          {2, 2, 0, 0, 1, 1, 2, 2}, {4, 0, 0, 0, 0, 3}} do
+          same(selected(t, pad, mode), dm.pad(t, pad, {mode = mode}))
+          local turned = t:permute{4, 2, 1, 3}
+          if pad[8] == nil then same(selected(turned:contiguous(), {1, 1}, mode),
+            dm.pad(turned, {1, 1}, {mode = mode})) end
+        end
+      end
+    end
+  end)
+
+  it("borders' gradients have one order of sums, whatever the batch and the threads", function()
+    local _ <close> = dm.device "cpu"
+    local before = dm.get_num_threads()
+    for mode in pairs(MODES) do
+      for _, dtype in ipairs{"float32", "bfloat16"} do
+        local t, pad = dm.randn(6, 5, 70, 61):to(dtype), {9, 7, 3, 8}
+        local gy = dm.randn(dm.pad(t, pad, {mode = mode}).shape):to(dtype)
+        local function gradient(i)
+          local leaf = (i and t[i] or t):clone():requires_grad_()
+          dm.pad(leaf, pad, {mode = mode}):backward(i and gy[i] or gy)
+          return leaf.grad
+        end
+        dm.set_num_threads(1)
+        local whole = gradient()
+        for i = 1, 6 do same(whole[i], gradient(i)) end
+        dm.set_num_threads(2)
+        same(whole, gradient())
+        dm.set_num_threads(before)
+      end
+    end
+  end)
+
   it("columns, and back: each position as often as windows hold it", function()
     local columns = nn.Unfold(3, {padding = 1})(x)
     assert.same({1, 9, 16}, {table.unpack(columns.shape)})

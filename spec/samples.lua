@@ -679,6 +679,9 @@ samples.adaptive_max_pool3d = {{distinct(1, 1, 3, 4, 2), {2, 3, 1}}}
 samples.pad = {
   {x(-1, 1, 2, 3), {1, 2}}, {x(-1, 1, 2, 3), {1, -1, 0, 1}, {value = 2}},
   {x(-1, 1, 2, 4), {2, 1}, {mode = "reflect"}}, {x(-1, 1, 2, 3), {1, 2}, {mode = "circular"}},
+  {x(-1, 1, 2, 3, 4), {3, 1, 1, 2}, {mode = "reflect"}},
+  {x(-1, 1, 2, 1, 2, 2), {2, 1, 0, 0, 1, 2}, {mode = "replicate"}},
+  {x(-1, 1, 2, 3, 4), {-1, 2, 2, -1}, {mode = "circular"}},
 }
 samples.unfold = {{x(-1, 1, 1, 2, 3, 4), {2, 3}, {padding = 1, stride = 2}}}
 samples.fold = {{x(-1, 1, 1, 8, 6), {3, 4}, 2}}

@@ -203,6 +203,24 @@ op.composed "replication_pad" {
   doc = "pad in that mode",
 }
 
+op.kernel "border_pad" {
+  tensors = "x",
+  options = {"pad:sizes", "mode:enum(constant|reflect|replicate|circular)"},
+  cuda = false,
+  flags = "hidden",
+  doc = "pad in a mode but constant on the CPU",
+}
+
+op.kernel "border_pad_backward" {
+  tensors = "gy",
+  options = {"pad:sizes", "mode:enum(constant|reflect|replicate|circular)", "size:sizes"},
+  cuda = false,
+  flags = "hidden",
+  attr = "dm_BorderPadSizedAttr",
+  nests = {border = "dm_BorderPadAttr"},
+  doc = "border_pad's gradient for x of that size",
+}
+
 op.composed "unfold" {
   tensors = "x",
   options = {"kernel_size:pair", "dilation:pair=1", "padding:pair=0", "stride:pair=1"},

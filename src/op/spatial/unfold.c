@@ -17,6 +17,7 @@
 #include "op/shape/create.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
+#include "op/spatial/border.h"
 
 /* ---- checks ---- */
 
@@ -65,29 +66,19 @@ dm_Tensor *dm_x_select(dm_X *x, dm_Tensor *t, int64_t dim, dm_Tensor *at) {
 
 /* ---- pad ---- */
 
-typedef enum PadMode { CONSTANT, REFLECT, REPLICATE, CIRCULAR } PadMode;
-
-/* The index that element i of a padded dim reads, for i from -before to n + behind -
-   1 and n the dim's size: clamped, wrapped or mirrored without repeating the border. */
-static int64_t source_of(PadMode mode, int64_t i, int64_t n) {
-  if (mode == REPLICATE) return dm_max_i64(0, dm_min_i64(i, n - 1));
-  if (mode == CIRCULAR) return i < 0 ? i % n + (i % n ? n : 0) : i % n;
-  return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i;
-}
-
 /* Fails where the mode cannot fill the border (reflect reaches n - 1 elements,
    circular what is left) or where negative padding removes more than
    there is. */
-static dm_status check_pad(const dm_Call *c, PadMode mode, int d, int64_t before,
+static dm_status check_pad(const dm_Call *c, dm_PadMode mode, int d, int64_t before,
                            int64_t behind) {
   const int64_t n = c->in[0]->shape[d], most = INT64_MAX / 4;
   const int64_t rest =
       dm_add_sizes(n, dm_add_sizes(dm_min_i64(before, 0), dm_min_i64(behind, 0)));
-  const int64_t limit = mode == REFLECT ? n - 1 : mode == CIRCULAR ? rest : most;
-  if (before > limit || behind > limit || (mode == REPLICATE && n == 0))
+  const int64_t limit = mode == DM_REFLECT ? n - 1 : mode == DM_CIRCULAR ? rest : most;
+  if (before > limit || behind > limit || (mode == DM_REPLICATE && n == 0))
     return dm_fail(DM_EARG, "pad: %lld and %lld elements around dim %d of size %lld%s",
                    (long long)before, (long long)behind, d + c->base, (long long)n,
-                   mode == CONSTANT ? "" : ", which the mode cannot fill");
+                   mode == DM_CONSTANT ? "" : ", which the mode cannot fill");
   if (before < -most || behind < -most || n + before + behind < 0)
     return dm_fail(DM_EARG, "pad: %lld and %lld elements leave nothing of dim %d of %lld",
                    (long long)before, (long long)behind, d + c->base, (long long)n);
@@ -117,27 +108,28 @@ static dm_Tensor *surrounded(dm_X *x, dm_Tensor *t, const dm_Ints *before,
   return dm_x(x, DM_OP_as_strided_scatter, &region, 2, all, t);
 }
 
-/* Reflect, replicate and circular padding: one index_select per padded dim. */
-static dm_Tensor *bordered(dm_X *x, dm_Tensor *t, PadMode mode, const dm_Ints *before,
-                           const dm_Ints *behind, int base) {
-  for (int d = 0; d < before->n && x->st == DM_OK; d++) {
-    if (before->v[d] == 0 && behind->v[d] == 0) continue;
-    const int64_t size = t->shape[d] + before->v[d] + behind->v[d];
-    int64_t n = t->shape[d], skip = 0, *at;
-    if (mode == CIRCULAR) { /* what a negative side cuts off does not come round again */
-      skip = dm_max_i64(-before->v[d], 0);
-      n -= skip + dm_max_i64(-behind->v[d], 0);
-    }
-    dm_Tensor *from = dm_x_positions(x, size, &at);
-    for (int64_t i = 0; at && i < size; i++)
-      at[i] = skip + source_of(mode, i - before->v[d] - skip, n) + base;
+/* Reflect, replicate and circular padding: by a kernel of the CPU's, elsewhere one index_select
+   per padded dim. */
+static dm_Tensor *bordered(dm_X *x, dm_Tensor *t, dm_PadMode mode, const dm_Ints *pad,
+                           int base) {
+  const dm_BorderPadAttr a = {*pad, mode};
+  if (t->device.type == DM_CPU) return dm_x(x, DM_OP_border_pad, &a, 1, t);
+  for (int d = 0; x->st == DM_OK && d < t->ndim; d++) {
+    int64_t *at;
+    const int64_t before = dm_pad_of(pad, t->ndim, d, 0),
+                  behind = dm_pad_of(pad, t->ndim, d, 1);
+    const dm_Border b = dm_border_of(mode, t->shape[d], before, behind);
+    if (before == 0 && behind == 0) continue;
+    dm_Tensor *from = dm_x_positions(x, b.out, &at);
+    for (int64_t i = 0; at && i < b.out; i++) at[i] = dm_border_source(&b, i) + base;
     t = dm_x_select(x, t, d, from);
   }
   return t;
 }
 
 /* pad counts from the last dim, two numbers per dim, as torch.nn.functional.pad. */
-static dm_status padded(dm_Call *c, dm_X *x, const dm_Ints *pad, PadMode mode, double value) {
+static dm_status padded(dm_Call *c, dm_X *x, const dm_Ints *pad, dm_PadMode mode,
+                        double value) {
   dm_Tensor *t = c->in[0];
   if (pad->n < 0 || pad->n % 2 != 0 || pad->n > 2 * t->ndim)
     return dm_fail(DM_EARG,
@@ -152,9 +144,9 @@ static dm_status padded(dm_Call *c, dm_X *x, const dm_Ints *pad, PadMode mode, d
     any = any || before.v[d] != 0 || behind.v[d] != 0;
     DM_TRY(check_pad(c, mode, d, before.v[d], behind.v[d]));
   }
-  c->out[0] = !any               ? dm_x(x, DM_OP_clone, NULL, 1, t)
-              : mode == CONSTANT ? surrounded(x, t, &before, &behind, value)
-                                 : bordered(x, t, mode, &before, &behind, c->base);
+  c->out[0] = !any                  ? dm_x(x, DM_OP_clone, NULL, 1, t)
+              : mode == DM_CONSTANT ? surrounded(x, t, &before, &behind, value)
+                                    : bordered(x, t, mode, pad, c->base);
   return x->st;
 }
 
@@ -162,21 +154,21 @@ static dm_status padded(dm_Call *c, dm_X *x, const dm_Ints *pad, PadMode mode, d
    for them. */
 dm_status pad_compose(dm_Call *c, dm_X *x) {
   const dm_PadAttr *a = DM_ATTR(dm_PadAttr, c);
-  if (a->mode != REFLECT && a->mode != REPLICATE)
-    return padded(c, x, &a->pad, (PadMode)a->mode, a->value);
-  const int op = a->mode == REFLECT ? DM_OP_reflection_pad : DM_OP_replication_pad;
+  if (a->mode != DM_REFLECT && a->mode != DM_REPLICATE)
+    return padded(c, x, &a->pad, (dm_PadMode)a->mode, a->value);
+  const int op = a->mode == DM_REFLECT ? DM_OP_reflection_pad : DM_OP_replication_pad;
   c->out[0] = dm_x(x, op, &a->pad, 1, c->in[0]);
   return x->st;
 }
 
 /* The border mirrors the interior without repeating the edge element. */
 dm_status reflection_pad_compose(dm_Call *c, dm_X *x) {
-  return padded(c, x, &DM_ATTR(dm_PadsAttr, c)->pad, REFLECT, 0);
+  return padded(c, x, &DM_ATTR(dm_PadsAttr, c)->pad, DM_REFLECT, 0);
 }
 
 /* The border repeats the edge element. */
 dm_status replication_pad_compose(dm_Call *c, dm_X *x) {
-  return padded(c, x, &DM_ATTR(dm_PadsAttr, c)->pad, REPLICATE, 0);
+  return padded(c, x, &DM_ATTR(dm_PadsAttr, c)->pad, DM_REPLICATE, 0);
 }
 
 /* ---- unfold and fold ---- */
@@ -227,7 +219,7 @@ static dm_Tensor *positions(dm_X *x, const dm_UnfoldAttr *a, const int64_t n[2],
 
 /* t with zeros around its planes; negative numbers remove rows and columns. */
 static dm_Tensor *x_pad(dm_X *x, dm_Tensor *t, int64_t rows, int64_t columns) {
-  const dm_PadAttr a = {{4, {columns, columns, rows, rows}}, CONSTANT, 0};
+  const dm_PadAttr a = {{4, {columns, columns, rows, rows}}, DM_CONSTANT, 0};
   return rows || columns ? dm_x(x, DM_OP_pad, &a, 1, t) : t;
 }
 
