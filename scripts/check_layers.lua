@@ -42,6 +42,7 @@ local NAMED = {
   ["src/engine/autocast.c"] = "the default of autocast on each device",
   ["src/cpu/gemm_variant.c"] = "AVX512-BF16 and AMX multiply pairs of one format",
   ["src/cpu/gemm_few.inc"] = "the upper half of a float32 is widened by a shift",
+  ["src/cpu/gemm_turned.inc"] = "the same",
   ["src/cpu/loops/sum_rows.inc"] = "the same",
   ["src/op/pointwise/pointwise.c"] = "loops that do this are for one format",
   ["src/cpu/gemm_avx2.c"] = "F16C widens one format while it packs",

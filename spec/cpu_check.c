@@ -468,20 +468,25 @@ static void *random_items(const dm_Kernel *kn, int64_t n) {
 }
 
 /* Few rows with a b that lies turned: the bits of the tile of the same numbers. */
-static void check_turned(const dm_Kernel *kn, int m) {
+static void check_turned(const dm_Kernel *kn, dm_DType from, int m) {
   const int n = 1 + (int)below(kn->nr);
-  const int64_t k = below(70), b_cs = k + below(3), c_rs = n + below(3);
-  const int64_t es = dm_dtype_size(kn->type);
-  char *const a = random_items(kn, k * m), *const b = random_items(kn, n * b_cs);
+  const int64_t k = below(90), b_cs = k + below(3), c_rs = n + below(3);
+  const int64_t es = dm_dtype_size(kn->type), from_es = kn->pairs ? es : dm_dtype_size(from);
+  char *const a = random_items(kn, k * m);
+  char *const b = kn->pairs ? random_items(kn, n * b_cs) : random_array(from, n * b_cs);
   char *const rows = new_array(kn->type, k * n);
   for (int64_t p = 0; p < k; p++)
-    for (int64_t j = 0; j < n; j++)
-      memcpy(rows + (p * n + j) * es, b + (j * b_cs + p) * es, (size_t)es);
+    for (int64_t j = 0; j < n; j++) {
+      char *const to = rows + (p * n + j) * es;
+      const char *const at = b + (j * b_cs + p) * from_es;
+      if (kn->pairs) memcpy(to, at, (size_t)es);
+      else dm_load_f32(from, at, 1, 1, (float *)(void *)to);
+    }
   void *const c0 = random_array(kn->type, m * c_rs), *const c1 = new_array(kn->type, m * c_rs);
   memcpy(c1, c0, (size_t)(m * c_rs * es));
   const bool add = below(2);
   kn->tile(m, n, k, a, 1, m, rows, n, c0, c_rs, add);
-  kn->turned(m, n, k, a, b, b_cs, c1, c_rs, add);
+  kn->turned(from, m, n, k, a, b, b_cs, c1, c_rs, add);
   check(guards_hold(kn->type, m * c_rs, c1) && memcmp(c0, c1, (size_t)(m * c_rs * es)) == 0,
         "kernel: few rows");
   free_array(a), free_array(b), free_array(rows), free_array(c0), free_array(c1);
@@ -607,7 +612,9 @@ static void check_variant(const dm_Kernel *(*kernel)(dm_DType)) {
       for (int n = 1; n <= kn->nr; n++)
         for (int round = 0; round < 3; round++) check_tile(kn, plain, m, n);
     for (int round = 0; round < 120; round++) {
-      if (kn->turned) check_turned(kn, 1 + round % (int)dm_min_i64(DM_FEW_ROWS, kn->mr));
+      if (kn->turned)
+        check_turned(kn, round / 8 % 2 ? DM_BF16 : DM_F32,
+                     1 + round % (int)dm_min_i64(DM_FEW_ROWS, kn->mr));
       if (kn->few) check_few(kn, round / 8 % 2 ? DM_BF16 : DM_F32, 1 + round % kn->few_rows);
       check_packing(kn, plain, i == 0 ? from[round % 3] : DM_F64);
       check_gathers(kn, plain);
@@ -729,7 +736,7 @@ static void check_pairs(const dm_Kernel *kn) {
     check_pair_packing(kn);
     check_joining(kn);
     check_pair_gathers(kn);
-    if (kn->turned) check_turned(kn, 1 + round % DM_FEW_ROWS);
+    if (kn->turned) check_turned(kn, DM_BF16, 1 + round % DM_FEW_ROWS);
     if (kn->few) check_few(kn, DM_BF16, 1 + round % kn->few_rows);
   }
 }

@@ -259,7 +259,7 @@ static void sum_turned(const Gemm *g, const Tile *t, const Buffers *buf, float *
   kn->pack(g->a.dtype, mat_at(&g->a, t->a, t->i, t->k0), g->a.rs, g->a.cs, m, depth, m, buf->a);
   for (int64_t j = 0; j < t->n; j += kn->nr)
     for (int64_t k = 0; k < depth; k += g->kc)
-      kn->turned(m, (int)dm_min_i64(kn->nr, t->n - j),
+      kn->turned(g->b.dtype, m, (int)dm_min_i64(kn->nr, t->n - j),
                  dm_depth(kn, dm_min_i64(g->kc, depth - k)),
                  buf->a + dm_depth(kn, k) * m * g->es, mat_at(&g->b, t->b, t->k0 + k, t->j + j),
                  g->b.cs / item, out + j, out_rs, add || k > 0);
@@ -465,7 +465,8 @@ static bool are_pairs(const dm_Mat *x, int64_t rs, int64_t cs, int64_t step, int
 static bool can_turn(const Gemm *g, const dm_Mat *b, int64_t b_step) {
   const dm_Kernel *const kn = g->kn;
   if (!kn->turned || b->rs != 1) return false;
-  return kn->pairs ? are_pairs(b, b->cs, b->rs, b_step, g->k) : b->dtype == kn->type;
+  if (kn->pairs) return are_pairs(b, b->cs, b->rs, b_step, g->k);
+  return b->dtype == kn->type || b->dtype == kn->few_low;
 }
 static bool can_swap(const dm_Kernel *kn, const dm_Mat *b) { return kn->tiles && b->rs == 1; }
 

@@ -27,11 +27,12 @@ typedef void dm_TileFn(int m, int n, int64_t k, const void *a, int64_t a_rs, int
                        const void *b, int64_t b_rs, void *c, int64_t c_rs, bool add);
 
 /* c (m,n) = [c +] a b for m <= few_rows, any n, and a b whose depth is contiguous, as a layer's
-   weights are: element (k,j) is b[j*b_cs + k]. a is packed to a panel as wide as it has rows.
-   Blocks of b are turned in registers, which costs less than packing what few rows use; each
-   sum has the bits of dm_TileFn's. */
-typedef void dm_TurnedFn(int m, int n, int64_t k, const void *a, const void *b, int64_t b_cs,
-                         float *c, int64_t c_rs, bool add);
+   weights are: element (k,j), of float32 or few_low, is b[j*b_cs + k]; b of a kernel of pairs
+   is of those. a is packed to a panel as wide as it has rows. Blocks of b are turned in
+   registers, which costs less than packing what few rows use; each sum has the bits of
+   dm_TileFn's. */
+typedef void dm_TurnedFn(dm_DType t, int m, int n, int64_t k, const void *a, const void *b,
+                         int64_t b_cs, float *c, int64_t c_rs, bool add);
 enum { DM_FEW_ROWS = 8 };
 
 /* c (m,n) = [c +] a b for m <= few_rows, any n, and a b (k,n) that is read where it lies:
