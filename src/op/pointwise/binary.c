@@ -87,7 +87,8 @@ static const dm_Pointwise itself = {.f32 = itself_f32, .f64 = itself_f64};
 /* The loop of an exponent that needs no pow, or NULL. The exponent is one number and the base a
    float. PyTorch chooses 2, 3 and the negative ones likewise; 1 comes from the gradient of a
    square. */
-static const dm_Pointwise *simple_power(dm_Tensor *exponent, dm_DType t) {
+static __attribute__((noinline)) const dm_Pointwise *simple_power(dm_Tensor *exponent,
+                                                                  dm_DType t) {
   const dm_Pointwise *const unary = dm_loops()->unary, *const triple = dm_loops()->triple;
   if (exponent->ndim != 0 || !dm_is_float(t)) return NULL;
   double p;
@@ -117,9 +118,9 @@ static dm_status compare_16bit(dm_Call *c, int pair, dm_DType t) {
 /* t: the dtype of the arithmetic; the output's may differ (bool). */
 dm_status binary_cpu(dm_Call *c) {
   const int pair = dm_pair_of(c);
-  dm_DType t = dm_result_dtype(2, c->in);
-  if (results[pair] == FLOAT && !dm_is_float(t)) t = dm_default_dtype();
-  if (results[pair] == BOOL && dm_is_low(t)) return compare_16bit(c, pair, t);
+  const bool compares = results[pair] == BOOL;
+  const dm_DType t = compares ? dm_result_dtype(2, c->in) : (dm_DType)c->out_meta[0].dtype;
+  if (compares && dm_is_low(t)) return compare_16bit(c, pair, t);
   const double pq[2] = {dm_pair_param(c), 0};
   if (t == DM_BOOL && results[pair] != QUOTIENT) {
     dm_pointwise_bools(c->out[0], c->in[0], c->in[1], &dm_loops()->pair[pair], pq);
