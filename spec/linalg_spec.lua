@@ -193,6 +193,11 @@ describe("dm.linalg", function()
     assert.is_true(math.abs(y[{2, 2, 1}]:item() - 1e-9) < 1e-24)
     local none = linalg.matrix_exp(dm.tensor({{1 / 0, 0}, {0, 0}}, DOUBLE))
     assert.is_true(none:isnan():all():item())
+    local wide = dm.tensor{{0.3, -1.2}, {2.1, 0.7}}
+    for _, dtype in ipairs{"float16", "bfloat16"} do
+      local low = wide:to(dtype)
+      assert.is_true(dm.equal(linalg.matrix_exp(low:float()):to(dtype), linalg.matrix_exp(low)))
+    end
   end)
 
   it("tells which matrices have no inverse or factor, and does not raise", function()

@@ -16,6 +16,8 @@ local options = require "demilune.options"
 
 local linalg = require "demilune.namespace" "linalg_"
 
+linalg.matrix_exp = require "demilune.core".matrix_exp -- which takes 16 bits, too
+
 local bind_norm = options.signature("linalg.norm", [[input: tensor, ord?: number|'fro'|'nuc',
   dim?: size, keepdim: boolean = false, *, dtype?: dtype]])
 

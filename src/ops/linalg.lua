@@ -371,7 +371,8 @@ op.kernel "linalg_matrix_exp" {
 
 op.composed "matrix_exp" {
   tensors = "A",
-  doc = "exponentials of square matrices",
+  flags = "widen",
+  doc = "exponentials of square matrices; of 16 bits they are computed in float32 and rounded once",
 }
 
 op.kernel "linalg_inv_ex" {
