@@ -55,7 +55,7 @@ typedef struct dm_Node {
   uint8_t n_out, base;   /* base: the forward's, in which attr and positions are meant */
   uint8_t given;         /* bit i: input i is there; the first 8 */
   bool pure;             /* its op can run again: see remake.h */
-  bool sums_again;       /* of add_norm: the sum is not kept, but what it is the sum of */
+  bool sums_again;       /* of add_norm: its operands are kept, not their sum */
   uint32_t version, gen; /* what output 0 and its storage had when it was computed */
   atomic_int n_user;     /* saved tensors, of other nodes too, that need it to run again */
   dm_Tensor *again[2];   /* owned; its outputs, computed again, for the next user; or NULL */

@@ -3,7 +3,7 @@
 
    Neighbouring dims without borders are taken together, so that the last dim is a row. A row of
    the output is the middle of a row of x, copied, between the ends, element by element. The
-   gradient adds up what was read: for each element of x in the order of the output, so that it
+   gradient of an element of x is the sum of those of its copies in the order of the output, and
    depends neither on the number of planes nor on that of threads. Both are linear, and each is
    the other's gradient. */
 #include <string.h>
