@@ -87,6 +87,23 @@ describe("the order of dims in memory", function()
     assert.same({1, 6}, (dm.ones(1):expand(6, 4) + a:t()):stride())
   end)
 
+  it_on_cpu("is kept by what is copied into it", function()
+    for _, dtype in ipairs{"bool", "bfloat16", "float32", "int64"} do
+      for _, order in ipairs(ORDERS) do
+        local plain = dm.randint(-1, 1, SHAPE):to(dtype)
+        for _, other in ipairs(ORDERS) do
+          local to = stored(dm.zeros(SHAPE, {dtype = dtype}), order)
+          local strides = to:stride()
+          same_bits(plain, to:copy_(stored(plain, other)))
+          assert.same(strides, to:stride())
+        end
+        local row = plain:narrow(3, 2, 1)
+        same_bits(row:expand(SHAPE):contiguous(),
+          stored(dm.zeros(SHAPE, {dtype = dtype}), order):copy_(row))
+      end
+    end
+  end)
+
   it_on_cpu("stays when the result is written into the operand", function()
     local plain = dm.randn(33, 70)
     local base = plain:t():contiguous()

@@ -24,8 +24,9 @@ static void copy_bytes(void *ctx, int64_t begin, int64_t end) {
 
 /* ---- transposed ---- */
 
-/* A transposing copy: `out` is contiguous in its last dim, `in` in another one. Squares of
-   both dims are transposed in cache, so that each cache line is read and written once. */
+/* A transposing copy: `out` is contiguous in the iterator's last dim, `in` in another one.
+   Squares of both dims are transposed in cache, so that each cache line is read and written
+   once. */
 typedef struct Transpose {
   dm_Iter it;
   int dim;         /* in which `in` is contiguous */
@@ -82,13 +83,10 @@ static void transpose_range(void *ctx, int64_t begin, int64_t end) {
 }
 
 /* Does a transposing copy where that pays; false: it has done nothing. */
-static bool try_transpose(dm_Tensor *out, dm_Tensor *in) {
+static bool try_transpose(const dm_Iter *it) {
   enum { LEAST = 4 }; /* the shortest dims that pay for it */
-  Transpose t = {.dim = 0};
-  const int d = in->ndim - 1;
-  if (d < 0 || (in->stride[d] == 1 && in->shape[d] > 1)) return false;
-  dm_iter_init(&t.it, 2, (dm_Tensor *[]){out, in});
-  const int last = t.it.ndim - 1;
+  Transpose t = {.it = *it};
+  const int last = it->ndim - 1;
   /* a row of one element, repeated, is filled */
   if (t.it.stride[0][last] != 1 || t.it.stride[1][last] == 0 || t.it.stride[1][last] == 1 ||
       t.it.shape[last] < LEAST)
@@ -96,7 +94,7 @@ static bool try_transpose(dm_Tensor *out, dm_Tensor *in) {
   while (t.dim < last && (t.it.stride[1][t.dim] != 1 || t.it.shape[t.dim] < LEAST)) t.dim++;
   if (t.dim == last) return false;
   t.n_block = (t.it.shape[t.dim] + DM_SQUARE - 1) / DM_SQUARE;
-  const int64_t units = out->numel / t.it.shape[t.dim] / t.it.shape[last] * t.n_block;
+  const int64_t units = t.it.numel / t.it.shape[t.dim] / t.it.shape[last] * t.n_block;
   dm_parallel_for(units, dm_max_i64(1, GRAIN / (DM_SQUARE * t.it.shape[last])), transpose_range,
                   &t);
   return true;
@@ -157,9 +155,9 @@ void dm_copy_elements(dm_Tensor *out, dm_Tensor *in) {
     dm_parallel_for(dm_tensor_bytes(out), 8 * GRAIN, copy_bytes, &b);
     return;
   }
-  if (try_transpose(out, in)) return;
   Strided s = {.size = dm_dtype_sizes[out->dtype]};
-  dm_iter_init(&s.it, 2, (dm_Tensor *[]){out, in});
+  dm_iter_init_by_memory(&s.it, 2, (dm_Tensor *[]){out, in});
+  if (try_transpose(&s.it)) return;
   take_short_dim(&s);
   dm_parallel_for(s.it.numel, GRAIN / s.columns, copy_strided, &s);
 }
