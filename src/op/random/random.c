@@ -296,21 +296,32 @@ dm_status randperm_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* The shuffle of Fisher & Yates in Durstenfeld's order: for i from n - 1 down to 1
-   element i is exchanged with one of 0 .. i. It is sequential. */
+/* The shuffle of Fisher & Yates in Durstenfeld's order: for i from n - 1 down to 1 element i is
+   exchanged with one of 0 .. i. It is sequential, and waits for memory: the elements of a block
+   of draws are prefetched. */
 dm_status randperm_cpu(dm_Call *c) {
   dm_Tensor *t = c->out[0];
   const int64_t n = t->numel;
+  uint32_t w[4 * MAX_COUNTERS];
+  int64_t other[BLOCK], words;
   if (n == 0) return DM_OK;
   int64_t *v = dm_alloc(n * (int64_t)sizeof *v);
   if (!v) return dm_fail(DM_EMEM, "randperm: out of memory");
   const dm_Generator g = dm_take_counters(n, 2);
   for (int64_t i = 0; i < n; i++) v[i] = i + c->base;
-  for (int64_t i = n - 1; i > 0; i--) {
-    const int64_t j = (int64_t)dm_scale_u64(dm_draw_u64(g, i), (uint64_t)i + 1);
-    const int64_t was = v[i];
-    v[i] = v[j];
-    v[j] = was;
+  for (int64_t from = (n - 1) / BLOCK * BLOCK, m; from >= 0; from -= BLOCK) {
+    m = dm_min_i64(BLOCK, n - from);
+    element_words(g, from, m, 2, w, &words);
+    for (int64_t k = m - 1; k >= 0; k--) {
+      const uint64_t u = (uint64_t)w[2 * k] << 32 | w[2 * k + 1];
+      other[k] = (int64_t)dm_scale_u64(u, (uint64_t)(from + k) + 1);
+      __builtin_prefetch(&v[other[k]], 1);
+    }
+    for (int64_t k = m - 1; k >= 0; k--) {
+      const int64_t was = v[from + k];
+      v[from + k] = v[other[k]];
+      v[other[k]] = was;
+    }
   }
   dm_store_i64((dm_DType)t->dtype, dm_tensor_data(t), 1, n, v);
   dm_free(v);
