@@ -1250,7 +1250,8 @@ static void check_formulas(const dm_Loops *a, const dm_Loops *b) {
     for (int p = 0; a->unary[op].f32 && p < 2; p++) {
       snprintf(what, sizeof what, "%s, p = %d, plain and wide", dm_ops[op].name, p);
       check(alike(a->unary[op].f32, b->unary[op].f32, close_by, p), what);
-      check(alike(a->unary_back[op].f32, b->unary_back[op].f32, close_by, p), what);
+      if (a->unary_back[op].f32) /* not of predicates */
+        check(alike(a->unary_back[op].f32, b->unary_back[op].f32, close_by, p), what);
     }
   for (int i = 0; i < DM_N_PAIR; i++) {
     const char *name = i < DM_N_OP ? dm_ops[i].name : "a pair's second form";
@@ -1269,72 +1270,76 @@ static void check_formulas(const dm_Loops *a, const dm_Loops *b) {
   }
 }
 
-/* A loop that reads bfloat16 gives the bits of the one for floats: of any bits, of 0 to 70. */
-static bool reads_bf16(const dm_Pointwise *fn, double p) {
+/* A loop of a brief formula gives the bits of the one for floats, which are rounded after it:
+   of elements of any bits, with numbers among the operands, into memory of its own and over the
+   first operand that is no number. `numbers` has a bit for each operand. */
+static bool is_as_floats(const dm_Pointwise *fn, dm_BlockBrief *brief, dm_DType dtype,
+                         int numbers, double p) {
+  enum { MOST = 4 * DM_BRIEF_STEP, N_IN = 3 };
   const double pq[2] = {p, 1};
+  const int64_t size = dm_dtype_size(dtype);
   bool ok = true;
-  for (int64_t n = 0; n <= 70 && ok; n++) {
-    uint16_t *in[3];
-    float *wide[3], *ya = new_array(DM_F32, n), *yb = new_array(DM_F32, n);
-    for (int k = 0; k < 3; k++) {
-      in[k] = new_array(DM_BF16, n);
-      wide[k] = new_array(DM_F32, n);
-      for (int64_t i = 0; i < n; i++) {
-        in[k][i] = (uint16_t)next_u64();
-        wide[k][i] = dm_bf16_to_f32(in[k][i]);
-      }
+  for (int64_t n = 0; n <= MOST && ok; n += DM_BRIEF_STEP) {
+    void *x[N_IN], *y = new_array(dtype, n);
+    float wide[N_IN][MOST], result[MOST], number[N_IN];
+    const float *floats[N_IN] = {wide[0], wide[1], wide[2]};
+    const char *in[N_IN];
+    uint32_t wanted[MOST];
+    for (int k = 0; k < N_IN; k++) {
+      x[k] = new_array(dtype, n);
+      in[k] = numbers >> k & 1 ? NULL : x[k];
+      number[k] = n == MOST ? -0.0f : 4 * (float)uniform();
+      for (int64_t i = 0; i < n * size; i++) ((uint8_t *)x[k])[i] = (uint8_t)next_u64();
+      dm_load_f32(dtype, x[k], 1, n, wide[k]);
+      for (int64_t i = 0; i < n && !in[k]; i++) wide[k][i] = number[k];
     }
-    fn->bf16((const uint16_t *const *)in, ya, n, pq);
-    fn->f32((const float *const *)wide, yb, n, pq);
-    for (int64_t i = 0; i < n; i++) ok = ok && same_bits(ya[i], yb[i], 0);
-    ok = ok && guards_hold(DM_F32, n, ya) && guards_hold(DM_F32, n, yb);
-    for (int k = 0; k < 3; k++) free_array(in[k]), free_array(wide[k]);
-    free_array(ya);
-    free_array(yb);
+    fn->f32(floats, result, n, pq);
+    dm_store_f32(dtype, wanted, 1, n, result);
+    void *const over = x[in[0] ? 0 : 1];
+    brief(in, number, y, n, pq);
+    brief(in, number, over, n, pq);
+    for (int64_t i = 0; i < n && ok; i++) {
+      float a, b, c;
+      dm_load_f32(dtype, (const char *)wanted + i * size, 1, 1, &a);
+      dm_load_f32(dtype, (const char *)y + i * size, 1, 1, &b);
+      dm_load_f32(dtype, (const char *)over + i * size, 1, 1, &c);
+      ok = same_bits(a, b, 0) && same_bits(a, c, 0);
+    }
+    ok = ok && guards_hold(dtype, n, y) && guards_hold(dtype, n, over);
+    for (int k = 0; k < N_IN; k++) free_array(x[k]);
+    free_array(y);
   }
   return ok;
 }
-/* A loop with a number gives the bits of the one in which the number is repeated. */
-static bool takes_number(const dm_Pointwise *fn, int number) {
-  enum { MOST = 70 };
-  const double pq[2] = {0.5, 1};
-  float x[MOST], repeated[MOST], ya[MOST], yb[MOST];
+static bool are_as_floats(const dm_Pointwise *fn, int n_in, int *count) {
+  const dm_DType dtype[DM_N_BRIEF] = {DM_F32, DM_F16, DM_BF16};
+  const int numbers[DM_N_FORM] = {0, 1 << (n_in - 1), n_in == 2 ? 1 : 6};
   bool ok = true;
-  for (int64_t n = 1; n <= MOST; n++) {
-    for (int64_t i = 0; i < n; i++) {
-      x[i] = i % 5 ? 4 * (float)uniform() : dm_bits_to_f32((uint32_t)next_u64());
-      repeated[i] = i > 0 ? repeated[0] : 4 * (float)uniform();
+  for (int form = 0; form < DM_N_FORM; form++)
+    for (int type = 0; type < DM_N_BRIEF; type++) {
+      dm_BlockBrief *const loop = fn->brief ? fn->brief->loop[form][type] : NULL;
+      if (!loop) continue;
+      for (int p = 0; p < 2; p++)
+        ok = ok && is_as_floats(fn, loop, dtype[type], numbers[form], p);
+      ++*count;
     }
-    const float *in[2] = {x, x};
-    in[number] = repeated;
-    fn->f32(in, ya, n, pq);
-    in[number] = &(float){repeated[0]};
-    fn->one[number](in, yb, n, pq);
-    for (int64_t i = 0; i < n; i++) ok = ok && same_bits(ya[i], yb[i], 0);
-  }
   return ok;
 }
-static void check_numbers(const dm_Loops *l) {
+static void check_brief(const dm_Loops *l) {
+  static const int operands[DM_N_TRIPLE] = {
+#define TRIPLE(NAME, N, ...) [DM_TRIPLE_##NAME] = N,
+#include "base/triple.inc"
+  };
   int n = 0;
   bool ok = true;
-  for (int i = 0; i < DM_N_PAIR; i++)
-    for (int number = 0; number < 2; number++)
-      if (l->pair[i].one[number]) ok = ok && takes_number(&l->pair[i], number), n++;
-  check(ok && n >= 16, "loops of which one operand is a number");
-}
-
-static void check_bf16(const dm_Loops *l) {
-  int n = 0;
-  bool ok = true;
-  for (int p = 0; p < 2; p++) {
-    for (int i = 0; i < DM_N_OP; i++)
-      if (l->unary[i].bf16) ok = ok && reads_bf16(&l->unary[i], p), n++;
-    for (int i = 0; i < DM_N_PAIR; i++)
-      if (l->pair[i].bf16) ok = ok && reads_bf16(&l->pair[i], p), n++;
-    for (int i = 0; i < DM_N_TRIPLE; i++)
-      if (l->triple[i].bf16) ok = ok && reads_bf16(&l->triple[i], p), n++;
+  for (int i = 0; i < DM_N_OP; i++) {
+    ok = are_as_floats(&l->unary[i], 1, &n) && ok;
+    ok = are_as_floats(&l->unary_back[i], 2, &n) && ok;
   }
-  check(ok && n > 50, "loops that read bfloat16");
+  for (int i = 0; i < DM_N_PAIR; i++) ok = are_as_floats(&l->pair[i], 2, &n) && ok;
+  for (int i = 0; i < DM_N_TRIPLE; i++)
+    ok = are_as_floats(&l->triple[i], operands[i], &n) && ok;
+  check(ok && n > 200, "loops of brief formulas");
 }
 
 /* Each of the 16 functions of two bools, whose bytes are any number where they are true. */
@@ -1528,8 +1533,7 @@ static void check_wide_loops(const dm_Loops *wide) {
   check_special(wide);
   check_pair_ops(wide);
   check_formulas(&dm_loops_plain, wide);
-  check_bf16(wide);
-  check_numbers(wide);
+  check_brief(wide);
   check_truth(wide);
   check_moves(wide);
   check_count_less(wide);
@@ -1542,8 +1546,7 @@ static void check_loops(void) {
   check_erfinv(&dm_loops_plain);
   check_special(&dm_loops_plain);
   check_pair_ops(&dm_loops_plain);
-  check_bf16(&dm_loops_plain);
-  check_numbers(&dm_loops_plain);
+  check_brief(&dm_loops_plain);
   check_truth(&dm_loops_plain);
   check_moves(&dm_loops_plain);
   check_count_less(&dm_loops_plain);

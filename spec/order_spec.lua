@@ -36,6 +36,31 @@ describe("ops that choose elements", function()
   end)
 end)
 
+describe("sorts of int64", function()
+  it("give one order, of numbers that lie near each other and far apart", function()
+    dm.manual_seed(7)
+    local _ <close> = dm.device "cpu"
+    for _, from in ipairs{-9, -2 ^ 31 | 0, -2 ^ 31 - 1 | 0, -2 ^ 40 | 0, math.mininteger} do
+      for _, n in ipairs{1, 2, 40, 64, 65, 700} do
+        local x = dm.randint(from, -(from + 1), {3, n})
+        x[{1, 1}], x[{2, n}] = from, -(from + 1)
+        for _, descending in ipairs{true, false} do
+          local values, at = x:sort{dim = -1, descending = descending, stable = true}
+          assert.is_true(dm.equal(values, x:gather(-1, at)))
+          for i = 1, 3 do
+            local want = x[i]:totable()
+            table.sort(want, function(a, b)
+              if descending then return a > b end
+              return a < b
+            end)
+            assert.same(want, values[i]:totable())
+          end
+        end
+      end
+    end
+  end)
+end)
+
 -- Elements of at most 32 bits are sorted as words, the others as pairs, and a few by counting.
 describe("sorts of elements of each size", function()
   it("give one order, equal ones as they came, NaN the largest", function()

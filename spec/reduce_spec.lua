@@ -391,3 +391,68 @@ describe("any and all of floats", function()
     assert.are.same({true, true, true}, x:all(1):tolist())
   end)
 end)
+
+describe("reductions of integers and bools", function()
+  -- By rows and by columns, in chunks, and of elements that are repeated.
+  local SHAPES = {{1, 1}, {3, 7}, {9, 1100}, {70, 130}, {2, 3000}, {1500, 2}, {1100, 32}}
+  local WAYS = {
+    sum = function(a, b) return a + b end,
+    prod = function(a, b) return a * b end,
+    amax = math.max, amin = math.min,
+    any = function(a, b) return (a ~= 0 or b ~= 0) and 1 or 0 end,
+    all = function(a, b) return a ~= 0 and b ~= 0 and 1 or 0 end,
+    count_nonzero = function(a, b) return a + (b ~= 0 and 1 or 0) end,
+  }
+  local STARTS = {sum = 0, prod = 1, amax = math.mininteger, amin = math.maxinteger, any = 0,
+    all = 1, count_nonzero = 0}
+
+  local function list(t) return t:to "int64":contiguous():view(-1):totable() end
+
+  -- Of each row, of each column and of all.
+  local function defined(rows, name)
+    local join, start = WAYS[name], STARTS[name]
+    local by_row, by_column, all = {}, {}, start
+    for j = 1, #rows[1] do by_column[j] = start end
+    for i, row in ipairs(rows) do
+      local r = start
+      for j, v in ipairs(row) do
+        r = join(r, v)
+        by_column[j] = join(by_column[j], v)
+        all = join(all, v)
+      end
+      by_row[i] = r
+    end
+    return by_row, by_column, all
+  end
+
+  for _, dtype in ipairs{"int64", "int32", "uint8", "bool"} do
+    it("of " .. dtype, function()
+      local _ <close> = dm.device "cpu"
+      dm.manual_seed(4)
+      for _, shape in ipairs(SHAPES) do
+        local n, m = shape[1], shape[2]
+        local x = dm.randint(dtype == "uint8" and 0 or -3, 5, {n, m}):to(dtype)
+        local wide = dm.randint(1, 2, {1, m}):to(dtype):expand(n, m)
+        if dtype == "int64" then x[{n, m}], x[{1, 1}] = math.maxinteger, math.mininteger end
+        for what, t in pairs{plain = x, turned = x:t(), repeated = wide, both = wide:t()} do
+          local rows = {}
+          for i = 1, t:size(1) do rows[i] = list(t[i]) end
+          for name in pairs(WAYS) do
+            if dtype ~= "bool" or not name:find "^am" then
+              local by_row, by_column, all = defined(rows, name)
+              local where = ("%s of %d x %d %s"):format(name, n, m, what)
+              assert.same(by_row, list(t[name](t, 2)), where)
+              assert.same(by_column, list(t[name](t, 1)), where)
+              assert.same({all}, list(t[name](t)), where)
+            end
+          end
+          if dtype ~= "bool" then
+            local _, at = t:max(2)
+            assert.is_true(dm.equal(t:gather(2, at:unsqueeze(2)):squeeze(2), t:amax(2)))
+            assert.same(list(t:argmin(2)), list(t:to "float64":argmin(2)))
+          end
+        end
+      end
+    end)
+  end
+end)

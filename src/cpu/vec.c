@@ -13,7 +13,8 @@
 /* One element at a time, for processors without vector conversions. */
 DM_LOW_DTYPES(DM_VEC_PLAIN, )
 /* These give the same bits as the vector forms: round to nearest even, NaN stays NaN. */
-static const dm_VecTable plain = {DM_LOW_DTYPES(DM_VEC_ENTRY, )};
+DM_VEC_BOOLS
+static const dm_VecTable plain = {DM_LOW_DTYPES(DM_VEC_ENTRY, ) DM_VEC_BOOL_ENTRIES};
 
 /* The conversions of a variant; NULL where it is not built. */
 static const dm_VecTable *table_of(dm_Variant v) {
@@ -170,6 +171,7 @@ void dm_store_f32(dm_DType to, void *dst, int64_t stride, int64_t n, const float
       memcpy(dst, src, (size_t)n * 4);
       return;
       DM_LOW_DTYPES(STORE_DENSE, )
+    case DM_BOOL: table()->f32_to_bool(src, n, dst); return;
     default: break;
     }
   }
@@ -185,6 +187,10 @@ void dm_store_f32(dm_DType to, void *dst, int64_t stride, int64_t n, const float
 /* Float64 to any dtype. 16 bits are rounded twice, by way of float32, as PyTorch
    does. */
 APART void dm_store_f64(dm_DType to, void *dst, int64_t stride, int64_t n, const double *src) {
+  if (to == DM_BOOL && stride == 1) {
+    table()->f64_to_bool(src, n, dst);
+    return;
+  }
   switch (to) {
     STORE_INTS(f64_to_i64)
     STORE_FLOATS
@@ -196,6 +202,10 @@ APART void dm_store_f64(dm_DType to, void *dst, int64_t stride, int64_t n, const
 #define REAL int64_t
 /* Integers are cut to their low bits, which is how C and PyTorch narrow them. */
 APART void dm_store_i64(dm_DType to, void *dst, int64_t stride, int64_t n, const int64_t *src) {
+  if (to == DM_BOOL && stride == 1) {
+    table()->i64_to_bool(src, n, dst);
+    return;
+  }
   switch (to) {
     STORE_INTS()
     STORE_FLOATS

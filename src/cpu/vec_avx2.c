@@ -154,7 +154,8 @@ static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
   REST(narrow8_bf16, narrow4_bf16, dm_f32_to_bf16)
 }
 
-static const dm_VecTable avx2 = {DM_LOW_DTYPES(DM_VEC_ENTRY, )};
+DM_VEC_BOOLS
+static const dm_VecTable avx2 = {DM_LOW_DTYPES(DM_VEC_ENTRY, ) DM_VEC_BOOL_ENTRIES};
 
 const dm_VecTable *dm_vec_avx2(void) { return &avx2; }
 #else

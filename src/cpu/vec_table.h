@@ -14,6 +14,10 @@ typedef struct dm_VecTable {
   void (*f32_to_##S)(const float *src, int64_t n, BITS *dst);
   DM_LOW_DTYPES(MEMBERS, )
 #undef MEMBERS
+  /* whether each number is not 0 */
+  void (*f32_to_bool)(const float *src, int64_t n, uint8_t *dst);
+  void (*f64_to_bool)(const double *src, int64_t n, uint8_t *dst);
+  void (*i64_to_bool)(const int64_t *src, int64_t n, uint8_t *dst);
 } dm_VecTable;
 
 /* A low float's entries in a table, functions of its members' names; and such functions as
@@ -26,6 +30,19 @@ typedef struct dm_VecTable {
   static void f32_to_##S(const float *src, int64_t n, BITS *dst) {    \
     for (int64_t i = 0; i < n; i++) dst[i] = dm_f32_to_##S(src[i]);   \
   }
+
+/* The conversions to bool, which the compiler makes vectors of. */
+#define DM_VEC_TO_BOOL(TYPE, SUFFIX)                                   \
+  static void SUFFIX##_to_bool(const TYPE *DM_RESTRICT src, int64_t n, \
+                               uint8_t *DM_RESTRICT dst) {             \
+    for (int64_t i = 0; i < n; i++) dst[i] = src[i] != 0;              \
+  }
+#define DM_VEC_BOOLS          \
+  DM_VEC_TO_BOOL(float, f32)  \
+  DM_VEC_TO_BOOL(double, f64) \
+  DM_VEC_TO_BOOL(int64_t, i64)
+#define DM_VEC_BOOL_ENTRIES \
+  .f32_to_bool = f32_to_bool, .f64_to_bool = f64_to_bool, .i64_to_bool = i64_to_bool
 
 /* NULL where they are not built. */
 const dm_VecTable *dm_vec_neon(void);

@@ -86,7 +86,7 @@ op.kernel "huber_term" {
   tensors = "x, target",
   options = {"bound:num", "unit:num"},
   saves = "I0 I1",
-  flags = "hidden pointwise widen",
+  flags = "hidden pointwise widen layout",
   doc = "huber_loss of each element, with delta bound, over unit",
 }
 
@@ -94,7 +94,7 @@ op.kernel "huber_backward" {
   tensors = "gy, x, target",
   options = {"bound:num", "unit:num"},
   gradient = false,
-  flags = "hidden pointwise",
+  flags = "hidden pointwise layout",
   attr = "dm_HuberTermAttr",
   doc = "gradient of huber_term in x",
 }

@@ -504,6 +504,7 @@ op.kernel "unary_backward" {
 op.kernel "isnan" {
   tensors = "x",
   rule = "predicate_rule",
+  cpu = "predicate_cpu",
   gradient = false,
   flags = "pointwise layout",
   doc = "true where x is NaN",
@@ -512,6 +513,7 @@ op.kernel "isnan" {
 op.kernel "isinf" {
   tensors = "x",
   rule = "predicate_rule",
+  cpu = "predicate_cpu",
   gradient = false,
   flags = "pointwise layout",
   doc = "true where x is infinite",
@@ -520,6 +522,7 @@ op.kernel "isinf" {
 op.kernel "isfinite" {
   tensors = "x",
   rule = "predicate_rule",
+  cpu = "predicate_cpu",
   gradient = false,
   flags = "pointwise layout",
   doc = "true where x is neither NaN nor infinite",
@@ -528,6 +531,7 @@ op.kernel "isfinite" {
 op.kernel "signbit" {
   tensors = "x",
   rule = "predicate_rule",
+  cpu = "predicate_cpu",
   gradient = false,
   flags = "pointwise layout",
   doc = "true where x has a minus sign, -0 among them",
@@ -536,6 +540,7 @@ op.kernel "signbit" {
 op.kernel "logical_not" {
   tensors = "x",
   rule = "predicate_rule",
+  cpu = "predicate_cpu",
   gradient = false,
   flags = "pointwise layout",
   doc = "true where x is 0",

@@ -15,17 +15,28 @@ typedef void dm_BlockI64(const int64_t *const *in, int64_t *out, int64_t n,
 
 typedef void dm_BlockB16(const uint16_t *const *in, uint16_t *out, int64_t n,
                          const double *param);
-/* n elements of bfloat16, whose results stay float32. */
-typedef void dm_BlockBf16(const uint16_t *const *in, float *out, int64_t n,
-                          const double *param);
+/* A brief formula of n elements, a multiple of DM_BRIEF_STEP, of one dtype: float32, float16 or
+   bfloat16. `out` may be one of the operands. An operand that is one number is in `number`,
+   where a NaN is NAN; both arrays have three entries. */
+enum { DM_BRIEF_STEP = 32 };
+typedef void dm_BlockBrief(const char *const *in, const float *number, char *out, int64_t n,
+                           const double *param);
+enum { DM_BRIEF_F32, DM_BRIEF_F16, DM_BRIEF_BF16, DM_N_BRIEF };
+/* Which operands are one number: none, the last one, or the first of two and the last two of
+   three. */
+enum { DM_DENSE, DM_NUMBER_LAST, DM_NUMBER_OTHER, DM_N_FORM };
+typedef struct dm_Brief {
+  dm_BlockBrief *loop[DM_N_FORM][DM_N_BRIEF]; /* NULL: none */
+} dm_Brief;
 
 typedef struct dm_Pointwise {
   dm_BlockF32 *f32;
   dm_BlockF64 *f64;
-  dm_BlockI64 *i64;   /* integers and bool; NULL: not for them */
-  dm_BlockB16 *b16;   /* the bits of 16-bit floats, whose sign is the first; NULL: as float32 */
-  dm_BlockBf16 *bf16; /* widens in the loop itself; NULL: a block is widened before it */
-  dm_BlockF32 *one[2]; /* of two operands, this one being one number; NULL: it is repeated */
+  dm_BlockI64 *i64; /* integers and bool; NULL: not for them */
+  dm_BlockB16 *b16; /* the bits of 16-bit floats, whose sign is the first; NULL: as float32 */
+  /* Loops that widen and round in registers, and read a number once; NULL: blocks are widened
+     before the loop, and numbers repeated. */
+  const dm_Brief *brief;
 } dm_Pointwise;
 
 /* A function of two bools a and b as a polynomial modulo 2, which each of them is (I. Zhegalkin

@@ -163,7 +163,7 @@ static inline int dm_move_of(int64_t size) {
 }
 
 typedef struct dm_Loops {
-  dm_Pointwise unary[DM_N_OP], unary_back[DM_N_OP]; /* ops of the UNARY rows; no int64 */
+  dm_Pointwise unary[DM_N_OP], unary_back[DM_N_OP]; /* ops of the UNARY rows */
   dm_Pointwise pair[DM_N_PAIR], triple[DM_N_TRIPLE];
   dm_RealLoops f32, f64;
   /* Times factor, and how many are then beyond top or NaN. */
@@ -181,7 +181,9 @@ typedef struct dm_Loops {
   void (*round_stochastic)(dm_DType to, const uint32_t *w, int64_t n, float *v);
   dm_ReduceF32 *reduce32[DM_N_REDUCE];
   dm_ReduceF64 *reduce64[DM_N_REDUCE];
+  dm_ReduceI64 *reduce_i64[DM_N_REDUCE];     /* NULL: not of integers */
   dm_ReduceColumnsF32 *columns[DM_N_REDUCE]; /* NULL: none */
+  dm_ReduceColumnsI64 *columns_i64[DM_N_REDUCE];
   dm_SumRows *sum_rows;
   dm_RowLow *row_low;
   /* y (n) += the pieces x[k] of n elements times w[k]; the sums of gy times x[k]

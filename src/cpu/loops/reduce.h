@@ -33,6 +33,9 @@ enum {
 typedef void dm_ReduceColumnsF32(void *so_far, const float *v, int64_t step, int64_t rows,
                                  int64_t n, float param);
 
+typedef void dm_ReduceColumnsI64(int64_t *so_far, const int64_t *v, int64_t step, int64_t rows,
+                                 int64_t n, double param);
+
 /* Adds rows of n neighbouring elements of a dtype, or the numbers among them, to as many
    floats, row after row; the rows lie `step` bytes apart. False: there is no such loop, and
    nothing is done. */

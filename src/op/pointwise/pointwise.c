@@ -9,7 +9,8 @@
    call of the formula's loop does the arithmetic on dense arrays, which the compiler
    vectorizes; then the result is rounded once into the output's dtype. An output may be one
    of the inputs: a block is read before it is written. A run whose operands need no buffer is
-   one block, however long.
+   one block, however long, and so is one of a brief formula (cpu/loops/brief.inc), which widens
+   and rounds by itself.
 
    An operand that lies across the runs, as a transposed matrix does, would be read a cache line
    for each element: tiles of it are transposed into a buffer first. Where the runs are short,
@@ -62,59 +63,63 @@ static void dm_store_b16(dm_DType to, void *dst, int64_t stride, int64_t n,
   for (int64_t i = 0; i < n; i++) p[i * stride] = src[i];
 }
 
-/* Repeats a number m times as bfloat16; false: it is none, or another number then. */
-static bool repeat_bf16(dm_DType from, const char *p, int64_t m, uint16_t *to) {
-  float v;
-  dm_load_f32(from, p, 1, 1, &v);
-  *to = dm_f32_to_bf16(v);
-  if (dm_bf16_to_f32(*to) != v) return false;
-  dm_loops()->move[dm_move_of(sizeof *to)](to, 1, to, 0, m);
-  return true;
+/* ---- brief formulas ---- */
+
+/* The loop of a brief formula whose operands have this dtype, but for those in `numbers`, bits
+   from the first operand on; NULL: there is none. */
+static dm_BlockBrief *brief_loop(const dm_Pointwise *fn, dm_DType d, int n_in,
+                                 unsigned numbers) {
+  if (!fn->brief) return NULL;
+  const int type = d == DM_F32    ? DM_BRIEF_F32
+                   : d == DM_F16  ? DM_BRIEF_F16
+                   : d == DM_BF16 ? DM_BRIEF_BF16
+                                  : -1;
+  const int form = numbers == 0                                   ? DM_DENSE
+                   : numbers == 1u << (n_in - 1) && n_in > 1      ? DM_NUMBER_LAST
+                   : numbers == (n_in == 2 ? 1u : 6u) && n_in > 1 ? DM_NUMBER_OTHER
+                                                                  : -1;
+  return type < 0 || form < 0 ? NULL : fn->brief->loop[form][type];
 }
 
-/* n elements of operands that are bfloat16 and dense, or numbers that it has, by the loop that
-   widens them itself. False: there is none, or they are not, and nothing is done. */
-static bool run_bf16(const Job *j, char *const *ptr, const int64_t *stride, int64_t n) {
-  if (!j->fn->bf16) return false;
-  for (int i = 1; i <= j->n_in; i++)
-    if (stride[i] != 0 && (j->dtype[i] != DM_BF16 || stride[i] != 1)) return false;
-  float buffer[DM_BLOCK];
-  uint16_t number[DM_POINT_IN][DM_BLOCK];
-  const bool direct = j->dtype[0] == DM_F32 && stride[0] == 1;
-  for (int i = 1; i <= j->n_in; i++)
-    if (stride[i] == 0 &&
-        !repeat_bf16((dm_DType)j->dtype[i], ptr[i], dm_min_i64(n, DM_BLOCK), number[i - 1]))
-      return false;
-  for (int64_t at = 0; at < n; at += DM_BLOCK) {
-    const int64_t m = dm_min_i64(DM_BLOCK, n - at);
-    const uint16_t *in[DM_POINT_IN];
-    char *const q = ptr[0] + at * stride[0] * j->it.size[0];
-    for (int i = 0; i < j->n_in; i++)
-      in[i] = stride[i + 1] == 0 ? number[i] : (const uint16_t *)(const void *)ptr[i + 1] + at;
-    j->fn->bf16(in, direct ? (float *)(void *)q : buffer, m, j->param);
-    if (!direct) dm_store_f32((dm_DType)j->dtype[0], q, stride[0], m, buffer);
+/* n elements of `size` bytes; those that fill no step of the loop are computed in a copy. */
+static void run_steps(dm_BlockBrief *loop, int n_in, const char *const *in, const float *number,
+                      char *out, int64_t n, int size, const double *param) {
+  const int64_t whole = n - n % DM_BRIEF_STEP, rest = (n - whole) * size, at = whole * size;
+  char copy[4][DM_BRIEF_STEP * sizeof(float)];
+  const char *last[3];
+  if (whole > 0) loop(in, number, out, whole, param);
+  if (rest == 0) return;
+  memset(copy, 0, sizeof copy);
+  for (int i = 0; i < 3; i++) {
+    if (i < n_in && in[i]) memcpy(copy[i], in[i] + at, (size_t)rest);
+    last[i] = copy[i];
   }
-  return true;
+  loop(last, number, copy[3], DM_BRIEF_STEP, param);
+  memcpy(out + at, copy[3], (size_t)rest);
 }
 
-/* n elements of float32, dense but for one operand of two, which is a number, by the loop that
-   reads it once. False as above. */
-static bool run_one(const Job *j, char *const *ptr, const int64_t *stride, int64_t n) {
-  const int number = stride[1] == 0 ? 0 : 1;
-  if (j->n_in != 2 || !j->fn->one[number] || stride[0] != 1 || stride[1 + number] != 0 ||
-      stride[2 - number] != 1)
-    return false;
-  for (int i = 0; i <= 2; i++)
-    if (j->dtype[i] != DM_F32 && i != 1 + number) return false;
-  float v;
-  const float *in[2] = {(const float *)(const void *)ptr[1],
-                        (const float *)(const void *)ptr[2]};
-  dm_load_f32((dm_DType)j->dtype[1 + number], ptr[1 + number], 1, 1, &v);
-  in[number] = &v;
-  j->fn->one[number](in, (float *)(void *)ptr[0], n, j->param);
+/* n elements by the loop of a brief formula, where all operands have the output's dtype and are
+   dense, or are numbers. False: there is none, or they are not, and nothing is done. */
+static bool run_brief(const Job *j, char *const *ptr, const int64_t *stride, int64_t n) {
+  unsigned numbers = 0;
+  if (stride[0] != 1 || j->n_in > 3) return false;
+  for (int i = 0; i < j->n_in; i++) {
+    if (stride[i + 1] == 0) numbers |= 1u << i;
+    else if (j->dtype[i + 1] != j->dtype[0] || stride[i + 1] != 1) return false;
+  }
+  dm_BlockBrief *const loop = brief_loop(j->fn, (dm_DType)j->dtype[0], j->n_in, numbers);
+  if (!loop) return false;
+  const char *in[3] = {NULL, NULL, NULL};
+  float number[3] = {0, 0, 0};
+  for (int i = 0; i < j->n_in; i++) {
+    if (!(numbers >> i & 1)) in[i] = ptr[i + 1];
+    else dm_load_f32((dm_DType)j->dtype[i + 1], ptr[i + 1], 1, 1, &number[i]);
+    if (number[i] != number[i]) number[i] = (float)NAN;
+  }
+  run_steps(loop, j->n_in, in, number, ptr[0], n, j->it.size[0], j->param);
   return true;
 }
-#define BRIEF_f32(J, PTR, STRIDE, N) run_bf16(J, PTR, STRIDE, N) || run_one(J, PTR, STRIDE, N)
+#define BRIEF_f32(J, PTR, STRIDE, N) run_brief(J, PTR, STRIDE, N)
 #define BRIEF_f64(...) false
 #define BRIEF_i64(...) false
 #define BRIEF_b8(...) false
@@ -385,9 +390,26 @@ static bool is_b16(const dm_Tensor *out, int n_in, dm_Tensor *const *in,
   return true;
 }
 
+/* By the loop of a brief formula, where all are of one dtype; false: nothing is done. */
+static bool block_brief(dm_Tensor *out, int n_in, dm_Tensor *const *in, const dm_Pointwise *fn,
+                        const double *param) {
+  dm_BlockBrief *const loop = brief_loop(fn, (dm_DType)out->dtype, n_in, 0);
+  const char *x[3] = {NULL, NULL, NULL};
+  const float none[3] = {0, 0, 0};
+  if (!loop) return false;
+  for (int i = 0; i < n_in; i++) {
+    if (in[i]->dtype != out->dtype) return false;
+    x[i] = dm_elements(in[i]);
+  }
+  run_steps(loop, n_in, x, none, dm_elements(out), out->numel,
+            (int)dm_dtype_size((dm_DType)out->dtype), param);
+  return true;
+}
+
 /* Widened on the stack, computed, and rounded once. */
 static void block_low(dm_Tensor *out, int n_in, dm_Tensor *const *in, const dm_Pointwise *fn,
                       const double *param) {
+  if (block_brief(out, n_in, in, fn, param)) return;
   float buffer[DM_POINT_IN + 1][DM_BLOCK], *const y = buffer[DM_POINT_IN];
   const float *x[DM_POINT_IN];
   for (int i = 0; i < n_in; i++) {

@@ -11,25 +11,9 @@
 #include "op/pointwise/pointwise.h"
 #include "op/pointwise/unary.h"
 
-/* ---- integers: loops over int64, into which integers of every size are widened ---- */
-
-#define U(x) ((uint64_t)(x))
-#define INTEGER(NAME, EXPR)                                                     \
-  static void NAME##_integer(const int64_t *const *in, int64_t *out, int64_t n, \
-                             const double *pq) {                                \
-    const int64_t p = (int64_t)pq[0], q = (int64_t)pq[1];                       \
-    DM_UNUSED(p), DM_UNUSED(q);                                                 \
-    for (int64_t i = 0; i < n; i++) {                                           \
-      const int64_t x = in[0][i];                                               \
-      out[i] = (int64_t)(EXPR);                                                 \
-    }                                                                           \
-  }
-#include "base/single.inc"
-#undef U
-
-/* NULL: the op makes floats of integers. */
-static dm_BlockI64 *const integer[DM_N_OP] = {
-#define INTEGER(NAME, EXPR) [DM_OP_##NAME] = NAME##_integer,
+/* The ops that make integers of integers; the others make floats of them. */
+static const bool keeps_integers[DM_N_OP] = {
+#define INTEGER(NAME, EXPR) [DM_OP_##NAME] = true,
 #include "base/single.inc"
 };
 
@@ -52,7 +36,7 @@ dm_status unary_rule(dm_Call *c) {
   if (id == DM_OP_softshrink && !(DM_ATTR(dm_ShrinkAttr, c)->lambd >= 0))
     return dm_fail(DM_EARG, "softshrink: lambd is %g, wanted 0 or more",
                    DM_ATTR(dm_ShrinkAttr, c)->lambd);
-  const bool keeps = dm_is_float(d) || (d != DM_BOOL && integer[id]);
+  const bool keeps = dm_is_float(d) || (d != DM_BOOL && keeps_integers[id]);
   if (d == DM_BOOL && id == DM_OP_neg)
     return dm_fail(DM_EARG, "neg: bool has no negative; hint: x:logical_not()");
   dm_out_like(c, 0, c->in[0], keeps ? d : dm_default_dtype());
@@ -78,14 +62,13 @@ dm_status celu_rule(dm_Call *c) {
   return unary_rule(c);
 }
 
-/* Floats by the loops of the instruction set in use, integers by the formulas above. */
+/* By the loops of the instruction set in use. */
 dm_status unary_cpu(dm_Call *c) {
   const dm_OpId id = dm_op_id(c->op);
-  dm_Pointwise fn = dm_loops()->unary[id];
-  fn.i64 = integer[id];
   double pq[2];
   dm_unary_params(c->op->signature, c->attr, pq);
-  return dm_pointwise(c->out[0], 1, c->in, (dm_DType)c->out_meta[0].dtype, &fn, pq);
+  return dm_pointwise(c->out[0], 1, c->in, (dm_DType)c->out_meta[0].dtype,
+                      &dm_loops()->unary[id], pq);
 }
 
 /* out = the op of `in` with one parameter, for kernels that end in an activation. */
@@ -248,33 +231,13 @@ dm_status predicate_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* Out 0 by a formula of single.inc. */
-static dm_status predicate(dm_Call *c, const dm_Pointwise *fn) {
+/* Out 0 by a formula of single.inc: 1 or 0 in the compute type, of which the store makes a
+ * bool. */
+dm_status predicate_cpu(dm_Call *c) {
   dm_Tensor *const x = c->in[0];
+  const dm_Pointwise *const fn = &dm_loops()->unary[dm_op_id(c->op)];
   if (x->dtype != DM_BOOL)
     return dm_pointwise(c->out[0], 1, c->in, (dm_DType)x->dtype, fn, NULL);
   dm_pointwise_bools(c->out[0], x, x, fn, NULL);
   return DM_OK;
 }
-
-/* Loops that write 1 or 0 in the compute type; the store makes a bool of it. */
-#define BLOCK(NAME, TYPE, SUFFIX, EXPR)                                                        \
-  static void NAME##_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *pq) { \
-    typedef TYPE real;                                                                         \
-    DM_UNUSED(pq);                                                                             \
-    for (int64_t i = 0; i < n; i++) {                                                          \
-      const real x = in[0][i];                                                                 \
-      DM_UNUSED(x);                                                                            \
-      out[i] = (real)(EXPR);                                                                   \
-    }                                                                                          \
-  }
-#define PREDICATE(NAME, FLOAT_EXPR, INT_EXPR)                                                 \
-  BLOCK(NAME, float, f32, FLOAT_EXPR)                                                         \
-  BLOCK(NAME, double, f64, FLOAT_EXPR)                                                        \
-  BLOCK(NAME, int64_t, i64, INT_EXPR)                                                         \
-  dm_status NAME##_cpu(dm_Call *c) {                                                          \
-    static const dm_Pointwise fn = {.f32 = NAME##_f32, .f64 = NAME##_f64, .i64 = NAME##_i64}; \
-    return predicate(c, &fn);                                                                 \
-  }
-#include "base/single.inc"
-#undef BLOCK

@@ -19,15 +19,6 @@
    index or -1 when there is none; sign is 1 for the largest, -1 for the smallest. For
    floats s->a holds sign * x, so that both search for a maximum ---- */
 
-/* Joins n integers, the first of which has index `at`, to s. The strict comparison
-   keeps the first of equal elements. */
-static void extreme_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double sign) {
-  for (int64_t i = 0; i < n; i++)
-    if (s->k < 0 || (sign > 0 ? v[i] > s->i : v[i] < s->i)) {
-      s->i = v[i];
-      s->k = at + i;
-    }
-}
 /* Merges a later part of the elements into s. A NaN in s stays, a NaN in the later part
    wins over numbers, and ties keep s, which holds the smaller index. */
 static void max_merge(dm_Acc *s, const dm_Acc *later) {
@@ -45,12 +36,10 @@ static double extreme_value(const dm_Acc *s, double sign, int64_t n) {
 }
 static const dm_Reduction max_reduction = {.start = {0, 0, 0, -1},
                                            .loop = DM_REDUCE_EXTREME,
-                                           .i64 = extreme_i64,
                                            .merge = max_merge,
                                            .value = extreme_value};
 static const dm_Reduction min_reduction = {.start = {0, 0, 0, -1},
                                            .loop = DM_REDUCE_EXTREME,
-                                           .i64 = extreme_i64,
                                            .merge = min_merge,
                                            .value = extreme_value};
 
@@ -64,12 +53,10 @@ static bool wants_least(const dm_Call *c) {
    vectorizes. */
 static const dm_Reduction top_reduction = {.start = {(double)-INFINITY, 0, 0, -1},
                                            .loop = DM_REDUCE_TOP,
-                                           .i64 = extreme_i64,
                                            .merge = max_merge,
                                            .value = extreme_value};
 static const dm_Reduction bottom_reduction = {.start = {(double)-INFINITY, 0, 0, -1},
                                               .loop = DM_REDUCE_TOP,
-                                              .i64 = extreme_i64,
                                               .merge = min_merge,
                                               .value = extreme_value};
 
@@ -186,15 +173,7 @@ dm_status argmax_cpu(dm_Call *c) {
 /* ---- any, all ---- */
 
 /* any: s->i, or of floats s->a, becomes 1 at the first nonzero element; all: it becomes 0 at
-   the first zero. Both stop there. NaN is nonzero. */
-static void any_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param) {
-  DM_UNUSED(at), DM_UNUSED(param);
-  for (int64_t i = 0; i < n && !s->i; i++) s->i = v[i] != 0;
-}
-static void all_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param) {
-  DM_UNUSED(at), DM_UNUSED(param);
-  for (int64_t i = 0; i < n && s->i; i++) s->i = v[i] != 0;
-}
+   the first zero. NaN is nonzero. */
 static void any_merge(dm_Acc *s, const dm_Acc *later) {
   s->a += later->a;
   s->i |= later->i;
@@ -203,17 +182,24 @@ static void all_merge(dm_Acc *s, const dm_Acc *later) {
   s->a *= later->a;
   s->i &= later->i;
 }
+static double all_value(const dm_Acc *s, double param, int64_t n) {
+  DM_UNUSED(param);
+  return s->a == (double)n;
+}
 static double truth_value(const dm_Acc *s, double param, int64_t n) {
   DM_UNUSED(param), DM_UNUSED(n);
   return s->a != 0;
 }
 static const dm_Reduction any_reduction = {
-    .loop = DM_REDUCE_ANY, .i64 = any_i64, .merge = any_merge, .value = truth_value};
-static const dm_Reduction all_reduction = {.start = {1, 0, 1, 0},
-                                           .loop = DM_REDUCE_ALL,
-                                           .i64 = all_i64,
-                                           .merge = all_merge,
-                                           .value = truth_value};
+    .loop = DM_REDUCE_ANY, .merge = any_merge, .value = truth_value};
+static const dm_Reduction all_reduction = {
+    .start = {1, 0, 1, 0}, .loop = DM_REDUCE_ALL, .merge = all_merge, .value = truth_value};
+
+/* Of bools, which are counted. */
+static const dm_Reduction any_of_bools = {
+    .loop = DM_REDUCE_SUM, .merge = any_merge, .value = truth_value};
+static const dm_Reduction all_of_bools = {
+    .loop = DM_REDUCE_SUM, .merge = any_merge, .value = all_value};
 
 /* The result is bool, except that a uint8 input gives uint8, as in PyTorch. */
 dm_status any_rule(dm_Call *c) {
@@ -224,8 +210,12 @@ dm_status any_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status any_cpu(dm_Call *c) {
-  dm_Tensor *out[2] = {c->out[0], NULL};
-  return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_DimsAttr, c)->dim),
-                   dm_compute_dtype((dm_DType)c->in[0]->dtype),
-                   c->op == &dm_ops[DM_OP_all] ? &all_reduction : &any_reduction, 0, 0);
+  dm_Tensor *const x = c->in[0], *out[2] = {c->out[0], NULL};
+  const bool bools = x->dtype == DM_BOOL, all = c->op == &dm_ops[DM_OP_all];
+  return dm_reduce(out, x, dm_dims_bits(x->ndim, DM_ATTR(dm_DimsAttr, c)->dim),
+                   dm_compute_dtype((dm_DType)x->dtype),
+                   all     ? bools ? &all_of_bools : &all_reduction
+                   : bools ? &any_of_bools
+                           : &any_reduction,
+                   0, 0);
 }

@@ -145,6 +145,7 @@ dm_status heaviside_compose(dm_Call *c, dm_X *x) {
 
 dm_status count_nonzero_compose(dm_Call *c, dm_X *x) {
   const dm_Ints *dims = &DM_ATTR(dm_CountNonzeroAttr, c)->dim;
-  c->out[0] = x_sum(x, x_test(x, DM_OP_ne, c->in[0], 0), *dims, false);
+  dm_Tensor *const t = c->in[0];
+  c->out[0] = x_sum(x, x_cast(x, t, DM_BOOL), *dims, false); /* as in C, a NaN is true */
   return x->st;
 }

@@ -70,14 +70,6 @@ bool x_call(dm_X *x, int op, const void *attr, int n_in, dm_Tensor *const *in,
 
 /* ---- sum, mean: s->a the sum of floats, s->i the sum of integers ---- */
 
-/* s->i += the n elements, modulo 2^64. */
-static void sum_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param) {
-  DM_UNUSED(at), DM_UNUSED(param);
-  uint64_t sum = (uint64_t)s->i; /* wraps, as integers do */
-  for (int64_t i = 0; i < n; i++) sum += (uint64_t)v[i];
-  s->i = (int64_t)sum;
-}
-
 /* Adds the sums of a later part; one of a and i is not used and stays 0. */
 static void sum_merge(dm_Acc *s, const dm_Acc *later) {
   s->a += later->a;
@@ -95,11 +87,8 @@ static double mean_value(const dm_Acc *s, double param, int64_t n) {
   return s->a / (double)n;
 }
 
-static const dm_Reduction sum_reduction = {.loop = DM_REDUCE_SUM,
-                                           .i64 = sum_i64,
-                                           .merge = sum_merge,
-                                           .value = sum_value,
-                                           .plain = true};
+static const dm_Reduction sum_reduction = {
+    .loop = DM_REDUCE_SUM, .merge = sum_merge, .value = sum_value, .plain = true};
 static const dm_Reduction mean_reduction = {
     .loop = DM_REDUCE_SUM, .merge = sum_merge, .value = mean_value};
 
@@ -264,24 +253,13 @@ void sum_to_size_grad(dm_Grad *g) {
 /* ---- prod ---- */
 
 /* Products of floats are kept in float64 in s->a, of integers (modulo 2^64) in s->i. */
-/* s->i *= the n elements, modulo 2^64. */
-static void prod_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param) {
-  DM_UNUSED(at), DM_UNUSED(param);
-  uint64_t p = (uint64_t)s->i; /* wraps, as integers do */
-  for (int64_t i = 0; i < n; i++) p *= (uint64_t)v[i];
-  s->i = (int64_t)p;
-}
-
 /* Multiplies with the product of a later part. */
 static void prod_merge(dm_Acc *s, const dm_Acc *later) {
   s->a *= later->a;
   s->i = (int64_t)((uint64_t)s->i * (uint64_t)later->i);
 }
-static const dm_Reduction prod_reduction = {.start = {1, 0, 1, 0},
-                                            .loop = DM_REDUCE_PROD,
-                                            .i64 = prod_i64,
-                                            .merge = prod_merge,
-                                            .value = sum_value};
+static const dm_Reduction prod_reduction = {
+    .start = {1, 0, 1, 0}, .loop = DM_REDUCE_PROD, .merge = prod_merge, .value = sum_value};
 
 /* Products run in float64, whose range delays overflow; the value is rounded once. */
 dm_status prod_cpu(dm_Call *c) {

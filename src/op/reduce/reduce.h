@@ -22,7 +22,6 @@ typedef struct dm_Reduction {
   int loop; /* DM_REDUCE_OWN: f32 and f64 below are used */
   dm_ReduceF32 *f32;
   dm_ReduceF64 *f64;
-  dm_ReduceI64 *i64; /* integers and bool; NULL: not defined for them */
   void (*merge)(dm_Acc *s, const dm_Acc *later);
   double (*value)(const dm_Acc *s, double param, int64_t n); /* NULL: the value is s->i */
   bool plain; /* a sum of floats, whose value is s->a as it is */

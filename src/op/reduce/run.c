@@ -38,7 +38,9 @@ typedef struct Job {
   dm_ReduceF32 *f32; /* the reduction's own loops, or those of loops.h */
   dm_ReduceF64 *f64;
   dm_ReduceI64 *i64;
-  dm_ReduceColumnsF32 *columns; /* NULL: tiles are gathered and joined column by column */
+  /* NULL: tiles are gathered and joined column by column */
+  dm_ReduceColumnsF32 *columns;
+  dm_ReduceColumnsI64 *columns_i64;
   double param;
   dm_Acc *acc;  /* (n_out, n_chunk); NULL where n_chunk is 1: a unit finishes its outputs */
   double *sums; /* (n_chunk, n_out), in acc's stead where there are columns */
@@ -59,16 +61,22 @@ typedef struct Pass {
   void *buf;
 } Pass;
 
+/* Whether dim d lies outside of dim `than` in memory, those that repeat elements outside of
+ * all. */
+static bool is_inner(const dm_Tensor *x, int d, int than) {
+  return x->stride[than] == 0 ? x->stride[d] != 0
+                              : x->stride[d] != 0 && x->stride[d] < x->stride[than];
+}
+
 /* Lists the dims of x in mask whose size is not 1, as they are or, for a reduction to which the
    order is the same, from the largest stride to the smallest, so that memory is read in its own
-   order. Returns how many there are. */
+   order; dims that repeat elements come first. Returns how many there are. */
 static int list_dims(const dm_Tensor *x, unsigned mask, bool any_order, int *list) {
   int n = 0;
   for (int d = 0; d < x->ndim; d++) {
     if (!(mask >> d & 1u) || x->shape[d] == 1) continue;
     int k = n++;
-    for (; any_order && k > 0 && x->stride[list[k - 1]] < x->stride[d]; k--)
-      list[k] = list[k - 1];
+    for (; any_order && k > 0 && is_inner(x, list[k - 1], d); k--) list[k] = list[k - 1];
     list[k] = d;
   }
   return n;
@@ -99,10 +107,10 @@ static void dims_into(dm_Iter *it, const dm_Tensor *x, unsigned mask, bool any_o
   it->ndim = k;
 }
 
-/* Whether the order of the elements changes nothing but the rounding of sums; positions follow
-   the order. */
+/* Whether the order of the elements changes nothing but the rounding of sums, and which NaN or
+   which zero is the largest; positions follow the order. */
 static bool is_any_order(const dm_Reduction *r) {
-  return r->loop != DM_REDUCE_OWN && r->loop != DM_REDUCE_EXTREME && r->loop != DM_REDUCE_TOP;
+  return r->loop != DM_REDUCE_OWN && r->loop != DM_REDUCE_EXTREME;
 }
 
 /* The address of the first reduced element of output i. */
@@ -347,6 +355,51 @@ static void by_columns(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
+/* ---- integers in tiles ---- */
+
+typedef struct Integers {
+  Pass pass;
+  int64_t best[BROAD];
+} Integers;
+
+static void tile_integers(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  Integers *const s = ctx;
+  const Job *const j = s->pass.j;
+  const int64_t cols = s->pass.cols;
+  int64_t row[BROAD];
+  if (j->dtype == DM_I64 && j->step == 1) {
+    j->columns_i64(s->best, (const int64_t *)(const void *)ptr[0], stride[0], n, cols,
+                   j->param);
+    return;
+  }
+  for (int64_t r = 0; r < n; r++) {
+    dm_load_i64(j->dtype, ptr[0] + r * stride[0] * j->red.size[0], j->step, cols, row);
+    j->columns_i64(s->best, row, 0, 1, cols, j->param);
+  }
+}
+
+/* Thread body. */
+static void by_integers(void *ctx, int64_t begin, int64_t end) {
+  const Job *const j = ctx;
+  const int64_t start = j->reduction->loop != DM_REDUCE_TOP ? j->reduction->start.i
+                        : j->param > 0                      ? INT64_MIN
+                                                            : INT64_MAX;
+  dm_Iter it = j->red;
+  Integers s;
+  for (int64_t u = begin; u < end; u++) {
+    const Unit unit = unit_at(j, u, &it, &s.pass);
+    const int64_t n = s.pass.cols;
+    for (int64_t k = 0; k < n; k++) s.best[k] = start;
+    dm_iter_range(&it, unit.lo, unit.hi, tile_integers, &s);
+    for (int64_t k = 0; k < n && j->acc; k++)
+      j->acc[(unit.o + k) * j->n_chunk + unit.chunk] = (dm_Acc){.i = s.best[k]};
+    if (j->acc) continue;
+    const dm_DType to = (dm_DType)j->out[0]->dtype;
+    dm_store_i64(to, (char *)dm_tensor_data(j->out[0]) + unit.o * dm_dtype_size(to), 1, n,
+                 s.best);
+  }
+}
+
 /* Thread body of the traversal by tiles. */
 static void by_tiles(void *ctx, int64_t begin, int64_t end) {
   const Job *j = ctx;
@@ -376,9 +429,9 @@ static void by_tiles(void *ctx, int64_t begin, int64_t end) {
    than they do: a tile's elements are then in cache for its later rows. */
 static bool better_in_tiles(const Job *j) {
   const int64_t along = j->red.stride[0][j->red.ndim - 1];
-  if (j->n_red <= 1 || j->width < 4) return false;
-  if (j->columns && j->n_red <= MINUTE && j->width >= TILE) return true;
-  return llabs(j->step) < llabs(along);
+  if (j->n_red <= 1 || j->width < 4 || j->step == 0) return false;
+  if ((j->columns || j->columns_i64) && j->n_red <= MINUTE && j->width >= TILE) return true;
+  return along == 0 || llabs(j->step) < llabs(along);
 }
 
 /* The number of reduced elements per chunk: all of them, or a part when there are few
@@ -398,6 +451,8 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   Job j;
   memset(&j, 0, offsetof(Job, red));
   j.dtype = (dm_DType)x->dtype;
+  /* floats count blocks of bools exactly, and doubles the blocks */
+  if (j.dtype == DM_BOOL && reduction->loop == DM_REDUCE_SUM) compute = DM_F32;
   j.compute = compute;
   j.reduction = reduction;
   j.param = param;
@@ -406,8 +461,9 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   const dm_Loops *loops = dm_loops();
   j.f32 = reduction->loop ? loops->reduce32[reduction->loop] : reduction->f32;
   j.f64 = reduction->loop ? loops->reduce64[reduction->loop] : reduction->f64;
-  j.i64 = reduction->i64;
+  j.i64 = loops->reduce_i64[reduction->loop];
   j.columns = compute == DM_F32 ? loops->columns[reduction->loop] : NULL;
+  j.columns_i64 = compute == DM_I64 ? loops->columns_i64[reduction->loop] : NULL;
   dims_into(&j.red, x, mask, is_any_order(reduction));
   dims_into(&j.kept, x, ~mask, false);
   j.n_red = j.red.numel;
@@ -415,7 +471,7 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   if (j.n_out == 0) return DM_OK;
   j.width = j.kept.shape[j.kept.ndim - 1];
   j.step = j.kept.stride[0][j.kept.ndim - 1];
-  j.tile = j.columns ? BROAD : TILE;
+  j.tile = j.columns || j.columns_i64 ? BROAD : TILE;
   if (better_in_tiles(&j)) j.n_tile = (j.width + j.tile - 1) / j.tile;
   const bool columns = j.columns && j.n_tile && j.n_red > 0;
   j.chunk = chunk_of(&j);
@@ -437,9 +493,10 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
     const int64_t cost =
         dm_min_i64(j.chunk, j.n_red) * (j.n_tile ? dm_min_i64(j.tile, j.width) : 1);
     dm_parallel_for(rows * j.n_chunk, dm_max_i64(1, DM_POINT_GRAIN / cost),
-                    columns    ? by_columns
-                    : j.n_tile ? by_tiles
-                               : by_rows,
+                    columns                     ? by_columns
+                    : j.n_tile && j.columns_i64 ? by_integers
+                    : j.n_tile                  ? by_tiles
+                                                : by_rows,
                     &j);
   }
   if (j.sums) merge_columns(&j);

@@ -10,8 +10,9 @@
    inverts the keys, which keeps the order of equals and puts NaN first, as in PyTorch. One
    comparison of integers then serves all dtypes.
 
-   Elements of at most 32 bits have keys of as many, which are sorted as words: a key, and below
-   it the position, which makes all words different. A few of them need no moves: an element's
+   Elements of at most 32 bits, and int64 that lie within as many of each other, have keys of 32
+   bits, which are sorted as words: a key, and below it the position, which makes all words
+   different. A few of them need no moves: an element's
    rank is the number of lesser ones and of equal ones before it, which vectors count.
 
    topk keeps a buffer of 2 k + 16 candidates: whenever it is full it is sorted and
@@ -53,6 +54,8 @@ typedef struct Job {
   char *y;
   int64_t *index; /* the position that each element came from */
   bool descending, reverse, sorted;
+  bool words; /* keys have 32 bits, of integers the difference to `middle` */
+  int64_t middle;
   int base;
   atomic_bool failed; /* out of memory */
 } Job;
@@ -307,7 +310,7 @@ static Item *sort_first(const Job *j, const char *x, Item *a, Item *b) {
    them sooner than a search for better ones. */
 static bool has_words(const Job *j) {
   const int64_t n = j->in.n, k = j->out.n;
-  if (dm_dtype_size(j->from) > 4 || n > UINT32_MAX) return false;
+  if (!j->words || n > UINT32_MAX) return false;
   return 2 * k + RUN >= n || (k > RUN && n <= 32 * k);
 }
 
@@ -328,7 +331,7 @@ static int64_t block_of_short_keys(const Job *j, const char *x, int64_t at, int3
   } else {
     int64_t v[DM_BLOCK];
     dm_load_i64(j->from, p, step, m, v);
-    for (int64_t i = 0; i < m; i++) key[i] = (int32_t)v[i];
+    for (int64_t i = 0; i < m; i++) key[i] = (int32_t)((uint64_t)v[i] - (uint64_t)j->middle);
   }
   for (int64_t i = 0; i < m && j->descending; i++) key[i] = ~key[i];
   return m;
@@ -434,6 +437,18 @@ static void sort_word_slices(void *ctx, int64_t begin, int64_t end) {
   dm_free(many);
 }
 
+/* Whether the n int64 at v lie within 32 bits of each other; then *middle is that of 32 bits
+   from the least on. */
+static bool are_near(const int64_t *v, int64_t n, int64_t *middle) {
+  dm_ReduceI64 *const best = dm_loops()->reduce_i64[DM_REDUCE_TOP];
+  dm_Acc least = {.k = -1}, most = {.k = -1};
+  best(&least, v, n, 0, -1);
+  best(&most, v, n, 0, 1);
+  if ((uint64_t)most.i - (uint64_t)least.i > UINT32_MAX) return false;
+  *middle = (int64_t)((uint64_t)least.i + (1u << 31));
+  return true;
+}
+
 /* sort and topk on input 0: values to output 0, int64 positions to output 1. */
 static dm_status sort_along(dm_Call *c, int64_t dim, bool descending, bool sorted) {
   Job j = {.descending = descending, .sorted = sorted};
@@ -441,6 +456,9 @@ static dm_status sort_along(dm_Call *c, int64_t dim, bool descending, bool sorte
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(open_job(&j, c, dim, &dense));
   j.index = dm_tensor_data(c->out[1]);
+  j.words = dm_dtype_size(j.from) <= 4 ||
+            (j.from == DM_I64 &&
+             are_near((const int64_t *)(const void *)j.x, c->in[0]->numel, &j.middle));
   dm_parallel_for(dm_along_slices(&j.in), slice_grain(&j),
                   has_words(&j) ? sort_word_slices : sort_slices, &j);
   dm_tensor_unref(&dense);
