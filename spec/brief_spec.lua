@@ -40,7 +40,7 @@ local function same(want, got, what)
   assert.is_true(dm.equal(want:signbit(), got:signbit()), what)
 end
 
--- Numbers of a dtype, among them what is not finite, both zeros and a subnormal one.
+-- Numbers of a dtype, among them NaN, infinities, both zeros and a subnormal one.
 local function numbers(n, dtype)
   local x = dm.randn(n):mul(3)
   for i, v in ipairs{NAN, INF, -INF, -0.0, 0, 6e-8} do

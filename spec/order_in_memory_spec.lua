@@ -87,7 +87,7 @@ describe("the order of dims in memory", function()
     assert.same({1, 6}, (dm.ones(1):expand(6, 4) + a:t()):stride())
   end)
 
-  it_on_cpu("is kept by what is copied into it", function()
+  it_on_cpu("stays when other tensors are copied into it", function()
     for _, dtype in ipairs{"bool", "bfloat16", "float32", "int64"} do
       for _, order in ipairs(ORDERS) do
         local plain = dm.randint(-1, 1, SHAPE):to(dtype)

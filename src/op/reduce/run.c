@@ -61,8 +61,7 @@ typedef struct Pass {
   void *buf;
 } Pass;
 
-/* Whether dim d lies outside of dim `than` in memory, those that repeat elements outside of
- * all. */
+/* Whether dim d lies inside dim `than` in memory; dims that repeat elements lie outside all. */
 static bool is_inner(const dm_Tensor *x, int d, int than) {
   return x->stride[than] == 0 ? x->stride[d] != 0
                               : x->stride[d] != 0 && x->stride[d] < x->stride[than];
