@@ -153,6 +153,70 @@ describe("the order of dims in memory", function()
     end
   end)
 
+  it_on_cpu("is kept by copies and flips, and where an operand was expanded", function()
+    local plain = dm.randn(SHAPE)
+    local row = dm.randn(SHAPE[4]):expand(SHAPE)
+    for _, order in ipairs(ORDERS) do
+      local x = stored(plain, order)
+      for name, pair in pairs{
+        clone = {plain:clone(), x:clone()}, flip = {plain:flip{2, -1}, x:flip{2, -1}},
+        ["add of a row"] = {plain + row, x + row},
+        ["where of a row"] = {dm.where(plain:gt(0), row, 0), dm.where(x:gt(0), row, 0)},
+      } do
+        same_bits(pair[1], pair[2], name)
+        assert.same(x:stride(), pair[2]:stride(), name)
+      end
+      assert.is_true(x:contiguous():is_contiguous() and x:clone():contiguous():is_contiguous())
+      same_bits(plain:reshape(-1), x:clone():reshape(-1), "reshape")
+    end
+    assert.is_true(plain:narrow(2, 1, 3):clone():is_contiguous()) -- there are gaps
+    assert.is_true(row:clone():is_contiguous())
+  end)
+
+  -- Views of a result, of all kinds but expand, in which an element would be written twice.
+  local VIEWS = {
+    function(y) return y:select(1, 2) end,
+    function(y) return y:narrow(2, 2, 3) end,
+    function(y) return y[{{1, -1}, {}, {}, {2, -1, 3}}] end,
+    function(y) return y:diagonal(0, 2, 3) end,
+    function(y) return y:transpose(1, 4):select(2, 3) end,
+    function(y) return y:permute(3, 1, 4, 2):narrow(1, 2, 2):unsqueeze(2) end,
+  }
+  it("is no matter to gradients where views are changed in place", function()
+    local plain = dm.randn(SHAPE)
+    local by, factor = dm.randn(SHAPE), dm.randn(SHAPE)
+    for _, order in ipairs(ORDERS) do
+      for i, view in ipairs(VIEWS) do
+        local grads = {}
+        for k, t in ipairs{plain, stored(plain, order)} do
+          t = t:clone():requires_grad_()
+          local new = view(factor):clone():requires_grad_()
+          local y = t * by
+          local before, v = y:select(4, 1), view(y)
+          v:mul_(new)
+          local loss = (y * factor):sum() + (v:square() * view(by)):sum() + before:exp():sum()
+          grads[k] = {dm.autograd.grad(loss, {t, new})}
+        end
+        for g = 1, 2 do
+          assert.is_true(grads[1][g]:allclose(grads[2][g], {rtol = 1e-5, atol = 1e-5}),
+            ("view %d, order %s, gradient %d"):format(i, table.concat(order, " "), g))
+        end
+      end
+    end
+  end)
+
+  it("is no matter to the gradient of as_strided", function()
+    local x = dm.randn(3, 4):requires_grad_()
+    local c = dm.randn(12)
+    local flat = dm.autograd.grad((x:t():as_strided({12}, {1}) * c):sum(), x)
+    assert.is_true(flat:equal(c:view(3, 4)))
+    local row = dm.autograd.grad((x[2]:as_strided({2}, {2}) * c:narrow(1, 1, 2)):sum(), x)
+    assert.is_true(row[{2, {1, 3, 2}}]:equal(c:narrow(1, 1, 2)))
+    assert.equal(2, row:count_nonzero():item())
+    assert.error_matches(function() x:narrow(2, 1, 2):as_strided({2}, {1}) end,
+      "as_strided: x has shape {3, 2} and gaps between its elements")
+  end)
+
   it_on_cpu("is no matter to what reads the result", function()
     local plain = dm.randn(8, 12)
     local x = plain:t():contiguous():t()

@@ -384,6 +384,15 @@ bool dm_tensor_is_dense(const dm_Tensor *t) {
   return stride >= t->numel;
 }
 
+/* By insertion; dims of one element may be anywhere. */
+void dm_tensor_memory_order(const dm_Tensor *t, int64_t *dims) {
+  for (int d = 0; d < t->ndim; d++) {
+    int k = d;
+    for (; k > 0 && t->stride[dims[k - 1]] < t->stride[d]; k--) dims[k] = dims[k - 1];
+    dims[k] = d;
+  }
+}
+
 bool dm_tensor_same_order(const dm_Tensor *a, const dm_Tensor *b) {
   if (!dm_same_shape(a, b)) return false;
   for (int d = 0; d < a->ndim; d++)

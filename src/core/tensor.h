@@ -132,6 +132,8 @@ static inline bool dm_tensor_is_contiguous(const dm_Tensor *t) {
 bool dm_tensor_is_channels_last(const dm_Tensor *t);
 /* The elements lie without gaps, the dims in any order: a contiguous tensor, permuted. */
 bool dm_tensor_is_dense(const dm_Tensor *t);
+/* The dims of a dense t from the outermost in memory to the innermost. */
+void dm_tensor_memory_order(const dm_Tensor *t, int64_t *dims);
 /* Both are dense and of one shape, and their elements lie in the same order. */
 bool dm_tensor_same_order(const dm_Tensor *a, const dm_Tensor *b);
 bool dm_tensor_requires_grad(const dm_Tensor *t);

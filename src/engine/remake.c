@@ -18,14 +18,15 @@ static bool is_pristine(const dm_Tensor *t, uint32_t ago) {
 }
 
 /* Inputs that no gradient reads reach the op again through the graph's edges, so that they must
-   be what their nodes computed. as_strided's result depends on more than its input's elements.
-   An op that works in place runs again with a result of its own. A GPU's library computes batch
-   norm in training by other roundings than in evaluation, as which it would run again. */
+   be what their nodes computed. strided_window's result depends on more than its input's
+   elements. An op that works in place runs again with a result of its own. A GPU's library
+   computes batch norm in training by other roundings than in evaluation, as which it would run
+   again. */
 void dm_remake_note(dm_Node *n, dm_Tensor *const *in, const dm_Tensor *out) {
   const bool inplace = n->n_in > 0 && in[0] == out;
   n->version = out->storage->version;
   n->gen = out->gen + inplace; /* which rises after the recording */
-  if (!(n->op->flags & (F_CHEAP | F_VIEW)) || n->op == &dm_ops[DM_OP_as_strided]) return;
+  if (!(n->op->flags & (F_CHEAP | F_VIEW)) || n->op == &dm_ops[DM_OP_strided_window]) return;
   const bool norms =
       n->op == &dm_ops[DM_OP_batch_norm_train] || n->op == &dm_ops[DM_OP_batch_norm_relu];
   if (norms && out->device.type != DM_CPU) return;

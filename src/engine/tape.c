@@ -8,8 +8,8 @@
 
    In-place changes. A view and its base share bytes, so a change of one changes the other's
    history too: dm_rebase records base' = as_strided_scatter(base, view), and the view becomes
-   as_strided(base') (PyTorch's CopySlices). Other views of the base notice by a counter (gen)
-   that their history is old, and rebuild it when they are used next.
+   strided_window(base') (PyTorch's CopySlices). Other views of the base notice by a counter
+   (gen) that their history is old, and rebuild it when they are used next.
 
    Invariants: edges lead to older nodes (smaller seq), so histories have no cycles; a saved
    output is an alias without history, for the same reason. */
@@ -23,7 +23,7 @@
 
 static atomic_ullong next_seq = 1;
 
-/* The attributes of as_strided and as_strided_scatter. */
+/* The attributes of strided_window and as_strided_scatter. */
 typedef struct AsStrided {
   dm_Ints size, stride;
   int64_t offset;
@@ -296,12 +296,47 @@ done:
 
 /* ---- views and in-place changes ---- */
 
-/* Shape, strides and offset of a view, as the attributes of as_strided. */
-static AsStrided geometry(const dm_Tensor *v) {
-  AsStrided a = {{v->ndim, {0}}, {v->ndim, {0}}, v->offset};
+/* Shape, strides and offset of a view of b, as the attributes of strided_window. */
+static AsStrided geometry(const dm_Tensor *v, const dm_Tensor *b) {
+  AsStrided a = {{v->ndim, {0}}, {v->ndim, {0}}, v->offset - b->offset};
   memcpy(a.size.v, v->shape, sizeof v->shape[0] * v->ndim);
   memcpy(a.stride.v, v->stride, sizeof v->stride[0] * v->ndim);
   return a;
+}
+
+/* *u = b as its elements lie in memory, for the ops above, which count them so: b itself, or a
+   view of it with its dims in this order. */
+static dm_status in_memory_order(dm_Tensor *b, dm_Ints *order, dm_Tensor **u) {
+  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  *order = (dm_Ints){0, {0}};
+  *u = NULL;
+  if (dm_tensor_is_contiguous(b)) {
+    *u = dm_tensor_ref(b);
+    return DM_OK;
+  }
+  if (!dm_tensor_is_dense(b))
+    return dm_fail(
+        DM_ESTATE,
+        "x of shape %s has gaps between its elements: its views are not changed in place "
+        "with gradients; hint: x:contiguous() before the view",
+        DM_SHAPE(b));
+  order->n = b->ndim;
+  dm_tensor_memory_order(b, order->v);
+  for (int d = 0; d < b->ndim; d++) {
+    shape[d] = b->shape[order->v[d]];
+    stride[d] = b->stride[order->v[d]];
+  }
+  DM_TRY(dm_tensor_view(b, b->ndim, shape, stride, b->offset, u));
+  return DM_OK;
+}
+
+/* The same, recorded. */
+static dm_status seen_in_memory_order(dm_Tensor *b, dm_Ints *order, dm_Tensor **u) {
+  DM_TRY(in_memory_order(b, order, u));
+  if (order->n == 0) return DM_OK;
+  const dm_status st = dm_record_op(&dm_ops[DM_OP_permute], 1, &b, order, u, NULL);
+  if (st != DM_OK) dm_tensor_unref(u);
+  return st;
 }
 
 dm_status dm_refresh_view(dm_Tensor *v) {
@@ -315,20 +350,39 @@ dm_status dm_refresh_view(dm_Tensor *v) {
     v->gen = b->gen;
     return DM_OK;
   }
-  const AsStrided a = geometry(v);
-  DM_TRY(dm_record_op(&dm_ops[DM_OP_as_strided], 1, &b, &a, &v, NULL));
-  v->gen = b->gen;
-  return DM_OK;
+  const AsStrided a = geometry(v, b);
+  dm_Ints order;
+  dm_Tensor *u;
+  DM_TRY(seen_in_memory_order(b, &order, &u));
+  const dm_status st = dm_record_op(&dm_ops[DM_OP_strided_window], 1, &u, &a, &v, NULL);
+  if (st == DM_OK) v->gen = b->gen;
+  dm_tensor_unref(&u);
+  return st;
 }
 
 /* base' = base with the elements of v replaced by v; then v becomes a view of base'. */
 dm_status dm_rebase(dm_Tensor *v) {
-  dm_Tensor *b = v->base;
-  const AsStrided a = geometry(v);
-  dm_Tensor *in[2] = {b, v};
-  DM_TRY(dm_record_op(&dm_ops[DM_OP_as_strided_scatter], 2, in, &a, &b, NULL));
+  dm_Tensor *b = v->base, *in[2] = {NULL, v}, *out = NULL;
+  const AsStrided a = geometry(v, b);
+  const dm_OpInfo *const scatter = &dm_ops[DM_OP_as_strided_scatter];
+  dm_Ints order, back = {0, {0}};
+  dm_status st = DM_OK;
+  DM_GO(seen_in_memory_order(b, &order, &in[0]));
+  if (order.n == 0) {
+    DM_GO(dm_record_op(scatter, 2, in, &a, &b, NULL));
+  } else {
+    DM_GO(in_memory_order(b, &order, &out));
+    DM_GO(dm_record_op(scatter, 2, in, &a, &out, NULL));
+    back.n = order.n;
+    for (int d = 0; d < order.n; d++) back.v[order.v[d]] = d;
+    DM_GO(dm_record_op(&dm_ops[DM_OP_permute], 1, &out, &back, &b, NULL));
+  }
   b->gen++;
-  return dm_refresh_view(v);
+  st = dm_refresh_view(v);
+done:
+  dm_tensor_unref(&in[0]);
+  dm_tensor_unref(&out);
+  return st;
 }
 
 void dm_detach_(dm_Tensor *t) {

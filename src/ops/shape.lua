@@ -147,10 +147,18 @@ op.view "diagonal" {
   doc = "the diagonals of dims dim1 and dim2, in a last dim",
 }
 
-op.view "as_strided" {
+op.composed "as_strided" {
   tensors = "x",
   options = {"size:sizes", "stride:sizes", "storage_offset:int=-1"},
   doc = "any window on the storage; storage_offset in elements, -1: where x begins",
+}
+
+op.view "strided_window" {
+  tensors = "x",
+  options = {"size:sizes", "stride:sizes", "storage_offset:int=0"},
+  flags = "view hidden",
+  attr = "dm_AsStridedAttr",
+  doc = "as_strided with an offset from x's first element; x is contiguous where it has a gradient",
 }
 
 op.composed "flatten" {

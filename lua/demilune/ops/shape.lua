@@ -81,7 +81,7 @@ end
 
 op.unfold("x; dimension, size, step", "windows of size elements along a dim, step apart, in a last "
   .. "dim; a view", function(x, dimension, size, step)
-  if x.requires_grad then x = x:contiguous() end -- as_strided's gradient is laid out as x is
+  if x.requires_grad then x = x:contiguous() end -- as_strided has none where there are gaps
   local shape, stride = {table.unpack(x.shape)}, {table.unpack(x:stride())}
   local d = dim_of("unfold", dimension, #shape)
   local n, by = shape[d] or 1, stride[d] or 1

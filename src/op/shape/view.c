@@ -1,5 +1,5 @@
 /* Views: view, reshape, flatten, transpose, t, permute, movedim, squeeze, unsqueeze,
-   expand, narrow, select, slice, diagonal, as_strided. The rule computes shape,
+   expand, narrow, select, slice, diagonal, strided_window. The rule computes shape,
    strides and offset of a tensor that shares x's storage; no element moves.
 
    Gradients are views of gy: the inverse permutation, a reshape, or, for expand, the
@@ -504,15 +504,16 @@ void as_region_grad(dm_Grad *g) {
 
 enum { OWN = -1 };
 
-/* Any sizes and non-negative strides that stay inside the storage. */
-/* The offset at which the window begins in a storage of so many elements: 0 where it is empty,
-   and `own` where the call names none. Fails where it leaves the storage. */
-static dm_status check_window(const dm_Call *c, int64_t capacity, int64_t own, int64_t *first) {
+/* The offset at which the window begins in a storage of so many elements, in which x begins at
+   `own`: 0 where it is empty. Any sizes and non-negative strides will do that stay inside the
+   storage. */
+static dm_status check_window(const dm_Call *c, const char *name, int64_t capacity, int64_t own,
+                              int64_t *first) {
   const dm_AsStridedAttr *a = DM_ATTR(dm_AsStridedAttr, c);
   if (a->size.n != a->stride.n || a->size.n > DM_MAX_DIM)
-    return dm_fail(DM_EARG, "%s: %lld sizes and %lld strides", c->op->name,
-                   (long long)a->size.n, (long long)a->stride.n);
-  *first = a->storage_offset == OWN ? own : a->storage_offset;
+    return dm_fail(DM_EARG, "%s: %lld sizes and %lld strides", name, (long long)a->size.n,
+                   (long long)a->stride.n);
+  *first = own + a->storage_offset;
   int64_t last = *first;
   /* `last` is the largest offset that is reached; every factor is bounded by the
      storage before it is multiplied, so that nothing overflows. */
@@ -528,18 +529,41 @@ static dm_status check_window(const dm_Call *c, int64_t capacity, int64_t own, i
     fits &= empty || last < capacity;
   }
   if (!fits || (!empty && last >= capacity))
-    return dm_fail(DM_EARG, "%s: the window leaves the storage of %lld elements", c->op->name,
+    return dm_fail(DM_EARG, "%s: the window leaves the storage of %lld elements", name,
                    (long long)capacity);
   if (empty) *first = 0;
   return DM_OK;
 }
 
-dm_status as_strided_rule(dm_Call *c) {
+/* The gradient of a window is laid out as a contiguous x is, so a permuted x that has one is
+   taken as it lies in memory. */
+dm_status as_strided_compose(dm_Call *c, dm_X *x) {
+  dm_AsStridedAttr a = *DM_ATTR(dm_AsStridedAttr, c);
+  dm_Tensor *t = c->in[0];
+  a.storage_offset = a.storage_offset == OWN ? 0
+                     : a.storage_offset < 0  ? INT64_MIN
+                                             : a.storage_offset - t->offset;
+  if (dm_tensor_requires_grad(t) && dm_thread_state()->grad && !dm_tensor_is_contiguous(t)) {
+    dm_Ints order = {t->ndim, {0}};
+    if (!dm_tensor_is_dense(t))
+      return dm_fail(
+          DM_EARG,
+          "as_strided: x has shape %s and gaps between its elements, and would have no "
+          "gradient; hint: x:contiguous()",
+          DM_SHAPE(t));
+    dm_tensor_memory_order(t, order.v);
+    t = dm_x(x, DM_OP_permute, &order, 1, t);
+  }
+  c->out[0] = dm_x(x, DM_OP_strided_window, &a, 1, t);
+  return x->st;
+}
+
+dm_status strided_window_rule(dm_Call *c) {
   const dm_AsStridedAttr *a = DM_ATTR(dm_AsStridedAttr, c);
   const dm_Tensor *t = c->in[0];
   int64_t first;
-  DM_TRY(check_window(c, t->storage->n_bytes / dm_dtype_size((dm_DType)t->dtype), t->offset,
-                      &first));
+  DM_TRY(check_window(c, "as_strided", t->storage->n_bytes / dm_dtype_size((dm_DType)t->dtype),
+                      t->offset, &first));
   return make(c, (int)a->size.n, a->size.v, a->stride.v, first);
 }
 
@@ -571,7 +595,7 @@ static dm_Tensor *window_positions(dm_X *x, const dm_AsStridedAttr *a, dm_Device
   if (x->st != DM_OK) return NULL;
   int64_t *p = dm_tensor_data(t), at[DM_MAX_DIM] = {0};
   for (int64_t i = 0; i < n; i++) {
-    p[i] = (a->storage_offset == OWN ? 0 : a->storage_offset) + base;
+    p[i] = a->storage_offset + base;
     for (int d = 0; d < a->size.n; d++) p[i] += at[d] * a->stride.v[d];
     for (int d = (int)a->size.n - 1; d >= 0 && ++at[d] == a->size.v[d]; d--) at[d] = 0;
   }
@@ -580,11 +604,9 @@ static dm_Tensor *window_positions(dm_X *x, const dm_AsStridedAttr *a, dm_Device
   return t && dev.type != DM_CPU ? dm_x(x, DM_OP_to_device, move, 1, t) : t;
 }
 
-/* The gradient of as_strided: gy at the view's positions in a contiguous tensor of
-   the base's shape. Only views of contiguous bases are recorded, because the base of
-   a view is an op's own output. An element that the view shows twice gets the sum of
-   its gradients, by index_add. */
-void as_strided_grad(dm_Grad *g) {
+/* The gradient of a window: gy at its positions in a contiguous tensor of x's shape. An element
+   that the window shows twice gets the sum of its gradients, by index_add. */
+void strided_window_grad(dm_Grad *g) {
   const dm_AsStridedAttr *a = g->attr;
   const dm_Meta *m = dm_in_meta(g, 0);
   dm_X *x = g->x;
@@ -604,7 +626,7 @@ void as_strided_grad(dm_Grad *g) {
 /* x, source -> a tensor of x's shape and dtype, dense, in whose elements the region lies. */
 dm_status as_strided_scatter_rule(dm_Call *c) {
   int64_t first;
-  DM_TRY(check_window(c, c->in[0]->numel, 0, &first));
+  DM_TRY(check_window(c, c->op->name, c->in[0]->numel, 0, &first));
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return DM_OK;
 }
@@ -612,9 +634,8 @@ dm_status as_strided_scatter_rule(dm_Call *c) {
 /* Writes source into the strided region of `whole`, which the rule has checked. */
 static dm_status write_window(dm_Tensor *whole, const dm_AsStridedAttr *a, dm_Tensor *source) {
   dm_Tensor *window;
-  const int64_t first = a->storage_offset == OWN ? 0 : a->storage_offset;
-  DM_TRY(dm_tensor_view(whole, (int)a->size.n, a->size.v, a->stride.v, whole->offset + first,
-                        &window));
+  DM_TRY(dm_tensor_view(whole, (int)a->size.n, a->size.v, a->stride.v,
+                        whole->offset + a->storage_offset, &window));
   dm_Tensor *in[2] = {window, source};
   const dm_status st = dm_call_inplace(DM_OP_copy, 2, in, NULL);
   dm_tensor_unref(&window);
@@ -634,10 +655,8 @@ dm_status as_strided_scatter_any(dm_Call *c) {
 void as_strided_scatter_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *gy = x_unary(x, DM_OP_contiguous, g->gy[0]);
-  /* as_strided counts from the storage's first element */
-  if (x->st == DM_OK && gy->offset != 0) gy = x_unary(x, DM_OP_clone, gy);
   if (x->st != DM_OK) return;
-  if (g->need[1]) g->gx[1] = dm_x(x, DM_OP_as_strided, g->attr, 1, gy);
+  if (g->need[1]) g->gx[1] = dm_x(x, DM_OP_strided_window, g->attr, 1, gy);
   if (g->need[0]) {
     dm_Tensor *none = x_cast(x, dm_x_number(x, 0), (dm_DType)gy->dtype);
     g->gx[0] = dm_x(x, DM_OP_as_strided_scatter, g->attr, 2, gy, none);
