@@ -613,8 +613,7 @@ static void check_variant(const dm_Kernel *(*kernel)(dm_DType)) {
         for (int round = 0; round < 3; round++) check_tile(kn, plain, m, n);
     for (int round = 0; round < 120; round++) {
       if (kn->turned)
-        check_turned(kn, round / 8 % 2 ? DM_BF16 : DM_F32,
-                     1 + round % (int)dm_min_i64(DM_FEW_ROWS, kn->mr));
+        check_turned(kn, from[round / 8 % 3], 1 + round % (int)dm_min_i64(DM_FEW_ROWS, kn->mr));
       if (kn->few) check_few(kn, round / 8 % 2 ? DM_BF16 : DM_F32, 1 + round % kn->few_rows);
       check_packing(kn, plain, i == 0 ? from[round % 3] : DM_F64);
       check_gathers(kn, plain);

@@ -691,6 +691,8 @@ samples.interpolate = {
   {x(-1, 1, 1, 1, 3, 4), {size = {5, 3}, mode = "bilinear"}},
   {x(-1, 1, 1, 1, 3, 4), {size = {5, 6}, mode = "bicubic"}},
   {x(-1, 1, 1, 2, 4), {scale_factor = 1.5}},
+  {x(-1, 1, 1, 2, 5), {size = 8, mode = "linear", align_corners = true}},
+  {x(-1, 1, 1, 1, 2, 3, 2), {size = {3, 2, 5}, mode = "trilinear"}},
 }
 -- Points in -1..1 whose positions on axes of 3, 4 and 2 elements are no whole or half numbers.
 local function points(...)

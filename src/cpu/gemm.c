@@ -466,7 +466,7 @@ static bool can_turn(const Gemm *g, const dm_Mat *b, int64_t b_step) {
   const dm_Kernel *const kn = g->kn;
   if (!kn->turned || b->rs != 1) return false;
   if (kn->pairs) return are_pairs(b, b->cs, b->rs, b_step, g->k);
-  return b->dtype == kn->type || b->dtype == kn->few_low;
+  return b->dtype == kn->type || dm_is_low(b->dtype);
 }
 static bool can_swap(const dm_Kernel *kn, const dm_Mat *b) { return kn->tiles && b->rs == 1; }
 

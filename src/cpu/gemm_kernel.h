@@ -27,7 +27,7 @@ typedef void dm_TileFn(int m, int n, int64_t k, const void *a, int64_t a_rs, int
                        const void *b, int64_t b_rs, void *c, int64_t c_rs, bool add);
 
 /* c (m,n) = [c +] a b for m <= few_rows, any n, and a b whose depth is contiguous, as a layer's
-   weights are: element (k,j), of float32 or few_low, is b[j*b_cs + k]; b of a kernel of pairs
+   weights are: element (k,j), of float32 or 16 bits, is b[j*b_cs + k]; b of a kernel of pairs
    is of those. a is packed to a panel as wide as it has rows. Blocks of b are turned in
    registers, which costs less than packing what few rows use; each sum has the bits of
    dm_TileFn's. */

@@ -362,7 +362,8 @@ static bool fits_leaf(const dm_Tensor *g, const dm_Tensor *leaf) {
 
 /* A copy of g for the leaf; with history it is contiguous. */
 static dm_status copy_for(dm_Tensor *leaf, dm_Tensor *g, bool create_graph, dm_Tensor **out) {
-  if (create_graph || !is_permuted(leaf)) return dm_call(DM_OP_clone, 1, &g, NULL, out);
+  if (create_graph || !is_permuted(leaf))
+    return dm_call(DM_OP_contiguous_copy, 1, &g, NULL, out);
   const dm_LikeAttr as_leaf = {-1, -1};
   dm_Tensor *in[2] = {NULL, g};
   DM_TRY(dm_call(DM_OP_empty_like, 1, &leaf, &as_leaf, &in[0]));

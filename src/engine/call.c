@@ -145,13 +145,6 @@ static void follow_layout(dm_Call *c) {
     if (c->out_meta[i].ndim == 4) c->out_meta[i].channels_last |= last;
 }
 
-/* Is t one number, expanded to its shape? */
-static bool is_expanded_number(const dm_Tensor *t) {
-  for (int d = 0; d < t->ndim; d++)
-    if (t->shape[d] != 1 && t->stride[d] != 0) return false;
-  return true;
-}
-
 /* The operand in whose order of dims the output of a pointwise op is stored, so that the op
    passes over memory once from end to end: all operands of the output's shape are dense in that
    order. Numbers and operands that are broadcast do not count. NULL: it is contiguous, as is
@@ -166,7 +159,7 @@ static const dm_Tensor *common_order(const dm_Call *c) {
         memcmp(t->shape, out->shape, sizeof *t->shape * t->ndim) != 0)
       continue;
     if (dm_tensor_is_contiguous(t)) return NULL;
-    if (is_expanded_number(t)) continue;
+    if (dm_tensor_overlaps_itself(t)) continue; /* it was expanded */
     if (like ? !dm_tensor_same_order(like, t) : !dm_tensor_is_dense(t)) return NULL;
     like = t;
   }

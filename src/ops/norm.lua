@@ -102,6 +102,25 @@ op.kernel "row_norm_backward" {
   doc = "gradients of layer_norm and group_norm: x, weight, bias",
 }
 
+op.kernel "rms_rows" {
+  tensors = "x, weight?",
+  options = {"normalized_shape:sizes", "eps:num"},
+  cuda = false,
+  saves = "I0 I1",
+  flags = "hidden cheap",
+  doc = "rms_norm on the CPU",
+}
+
+op.kernel "rms_rows_backward" {
+  tensors = "gy, x, weight?",
+  options = {"outer:int", "eps:num"},
+  outputs = 2,
+  cuda = false,
+  gradient = false,
+  flags = "hidden",
+  doc = "rms_rows' gradients: x, weight",
+}
+
 op.composed "rms_norm" {
   tensors = "x, weight?",
   options = {"normalized_shape:sizes", "eps:optnum=none"},

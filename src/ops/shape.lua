@@ -12,8 +12,18 @@ op.kernel "clone" {
   tensors = "x",
   cpu = "cast_cpu",
   cuda = "cast_cuda",
-  flags = "pointwise cheap",
-  doc = "a dense copy",
+  flags = "pointwise layout cheap",
+  doc = "a copy, in x's order of dims where x is dense",
+}
+
+op.kernel "contiguous_copy" {
+  tensors = "x",
+  rule = "clone_rule",
+  cpu = "cast_cpu",
+  cuda = "cast_cuda",
+  gradient = "clone_grad",
+  flags = "hidden pointwise cheap",
+  doc = "a contiguous copy",
 }
 
 op.kernel "copy" {

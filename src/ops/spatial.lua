@@ -268,6 +268,25 @@ op.composed "interpolate" {
     .. "as the elements of a smaller plane (bilinear, bicubic)",
 }
 
+op.kernel "resize" {
+  tensors = "x",
+  options = {"size:sizes", "scale:nums", "cubic:bool", "align_corners:bool"},
+  cuda = false,
+  flags = "hidden",
+  doc = "interpolate by linear or cubic weights on the CPU: the last dim, the last two, or of the "
+    .. "last three the first",
+}
+
+op.kernel "resize_backward" {
+  tensors = "gy",
+  options = {"size:sizes", "scale:nums", "cubic:bool", "align_corners:bool", "of:sizes"},
+  cuda = false,
+  flags = "hidden",
+  attr = "dm_ResizeBackwardAttr",
+  nests = {resize = "dm_ResizeAttr"},
+  doc = "resize's gradient for x whose last dims are of those sizes",
+}
+
 op.composed "fractional_max_pool2d" {
   tensors = "x, _random_samples?",
   options = {"kernel_size:pair", "output_size:pair", "return_indices:bool=0"},

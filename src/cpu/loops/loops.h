@@ -42,11 +42,12 @@ static inline bool dm_side_by_side(const dm_Along *a) {
   return a->inner > 1 && dm_along_slices(a) >= DM_LEAST_COLUMNS;
 }
 
-/* layer_norm, group_norm: n_rows rows of len elements; row i belongs to group
+/* layer_norm, group_norm, rms_norm: n_rows rows of len elements; row i belongs to group
    i % groups, and each weight holds for `inner` neighbouring elements. */
 typedef struct dm_RowJob {
   int64_t n_rows, len, groups, inner, n_affine;
   double eps;
+  bool about_zero; /* rms_norm: 0 stands for the mean */
   dm_DType dtype, gy_dtype;
   const char *x, *gy;
   char *y;            /* the output, or gx */

@@ -60,11 +60,17 @@ dm_status rms_norm_compose(dm_Call *c, dm_X *x) {
   DM_TRY(dm_check_affine(c, "weight", w, dm_numel(n, a->normalized_shape.v)));
   const dm_DType compute = dm_compute_dtype((dm_DType)t->dtype);
   const double least = compute == DM_F64 ? DBL_EPSILON : (double)FLT_EPSILON;
+  const double eps = a->eps.set ? a->eps.v : least;
+  if (t->device.type == DM_CPU) {
+    const dm_RmsRowsAttr rows = {a->normalized_shape, eps};
+    c->out[0] = dm_x(x, DM_OP_rms_rows, &rows, 2, t, w);
+    return x->st;
+  }
   dm_Ints last = {n, {0}};
   for (int d = 0; d < n; d++) last.v[d] = d - n;
   dm_Tensor *v = x_cast(x, t, compute);
   dm_Tensor *power = x_mean(x, x_mul(x, v, v), last, true);
-  dm_Tensor *scale = x_unary(x, DM_OP_rsqrt, x_shift(x, power, a->eps.set ? a->eps.v : least));
+  dm_Tensor *scale = x_unary(x, DM_OP_rsqrt, x_shift(x, power, eps));
   dm_Tensor *y = x_mul(x, v, scale);
   if (w) y = x_mul(x, y, x_reshape(x, x_cast(x, w, compute), n, a->normalized_shape.v));
   c->out[0] = x_cast(x, y, (dm_DType)t->dtype);

@@ -1,10 +1,11 @@
-/* layer_norm and group_norm, forward and backward, alone and of a sum.
+/* layer_norm, group_norm and rms_norm, forward and backward, alone and of a sum.
 
    With mean and var over a group of elements, rstd = 1 / sqrt(var + eps) and xhat =
    (x - mean) rstd, all three give y = xhat * weight + bias. They differ in the
    group: layer_norm (Ba et al. 2016) normalizes the last dims of each sample,
    group_norm (Wu & He 2018) the elements of C / G channels of a sample, batch_norm
-   (Ioffe & Szegedy 2015) the N L elements of each channel of x (N, C, L). Backward,
+   (Ioffe & Szegedy 2015) the N L elements of each channel of x (N, C, L). rms_norm (Zhang &
+   Sennrich 2019) is layer_norm with 0 for the mean, and without bias. Backward,
    with gh = gy * weight and means over the same group: dx = rstd (gh - mean(gh) -
    xhat mean(gh xhat)), dweight = sum(gy xhat), dbias = sum(gy).
 
@@ -79,20 +80,18 @@ static void describe_rows(dm_RowJob *j, const dm_Tensor *x, const dm_RowNormBack
   atomic_init(&j->failed, false);
 }
 
-/* Forward of layer_norm and group_norm. */
-static dm_status rows_cpu(dm_Call *c, dm_RowNormBackwardAttr a) {
-  dm_Tensor *x = NULL;
+/* Forward of layer_norm, group_norm and rms_norm. */
+static dm_status rows_cpu(dm_Call *c, dm_RowNormBackwardAttr a, bool about_zero) {
+  dm_Tensor *x = NULL, *const bias = about_zero ? NULL : c->in[2];
   void *own_w = NULL, *own_b = NULL;
-  dm_RowJob j = {.y = dm_tensor_data(c->out[0])};
+  dm_RowJob j = {.y = dm_tensor_data(c->out[0]), .about_zero = about_zero};
   dm_status st = DM_OK;
   if (c->out[0]->numel == 0) return DM_OK;
   DM_GO(dm_dense_new(c->in[0], &x));
   describe_rows(&j, x, &a);
   const dm_DType compute = dm_compute_dtype(j.dtype);
-  if (c->in[1] || c->in[2]) {
-    DM_GO(dm_norm_affine(c->in[1], j.n_affine, compute, 1, &own_w, &j.w));
-    DM_GO(dm_norm_affine(c->in[2], j.n_affine, compute, 0, &own_b, &j.b));
-  }
+  if (c->in[1] || bias) DM_GO(dm_norm_affine(c->in[1], j.n_affine, compute, 1, &own_w, &j.w));
+  if (j.w && !about_zero) DM_GO(dm_norm_affine(bias, j.n_affine, compute, 0, &own_b, &j.b));
   dm_parallel_for(j.n_rows, dm_max_i64(1, DM_POINT_GRAIN / j.len),
                   dm_norm_loops(compute)->rows_forward, &j);
   if (atomic_load(&j.failed)) st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
@@ -106,13 +105,13 @@ done:
 /* Rows are the elements of normalized_shape; every sample is one group. */
 dm_status layer_norm_cpu(dm_Call *c) {
   const dm_Meta m = dm_meta_of(c->in[0]);
-  return rows_cpu(c, dm_layer_rows(&m, DM_ATTR(dm_LayerNormAttr, c)));
+  return rows_cpu(c, dm_layer_rows(&m, DM_ATTR(dm_LayerNormAttr, c)), false);
 }
 
 /* Rows are the elements of one group of channels; weight and bias change per channel. */
 dm_status group_norm_cpu(dm_Call *c) {
   const dm_Meta m = dm_meta_of(c->in[0]);
-  return rows_cpu(c, dm_group_rows(&m, DM_ATTR(dm_GroupNormAttr, c)));
+  return rows_cpu(c, dm_group_rows(&m, DM_ATTR(dm_GroupNormAttr, c)), false);
 }
 
 /* in: gy, x, weight; out: dx, and the gradients of weight and bias in the compute
@@ -136,16 +135,16 @@ static void join_units(const double *sums, int64_t n_unit, dm_Tensor *t) {
 /* At most 16 units of consecutive rows collect the gradients of weight and bias in
    their own float64 sums; their number depends on the shape alone, so that the result
    is the same for any number of threads. */
-dm_status row_norm_backward_cpu(dm_Call *c) {
+static dm_status rows_back_cpu(dm_Call *c, dm_RowNormBackwardAttr a, bool about_zero) {
   enum { MOST_UNITS = 16 };
   dm_Tensor *x = NULL, *gy = NULL;
   void *own_w = NULL;
   double *sums = NULL;
-  dm_RowJob j = {.y = dm_tensor_data(c->out[0])};
+  dm_RowJob j = {.y = dm_tensor_data(c->out[0]), .about_zero = about_zero};
   dm_status st = DM_OK;
   DM_GO(dm_dense_new(c->in[0], &gy));
   DM_GO(dm_dense_new(c->in[1], &x));
-  describe_rows(&j, x, DM_ATTR(dm_RowNormBackwardAttr, c));
+  describe_rows(&j, x, &a);
   j.n_affine = c->out[1]->numel;
   j.gy = dm_tensor_data(gy);
   j.gy_dtype = (dm_DType)gy->dtype;
@@ -165,7 +164,7 @@ dm_status row_norm_backward_cpu(dm_Call *c) {
   j.gb = sums + n_unit * j.n_affine;
   dm_parallel_for(n_unit, 1, dm_norm_loops(compute)->rows_backward, &j);
   join_units(j.gw, n_unit, c->out[1]);
-  join_units(j.gb, n_unit, c->out[2]);
+  if (!about_zero) join_units(j.gb, n_unit, c->out[2]);
   if (atomic_load(&j.failed)) st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
 done:
   dm_scratch_trim(DM_SCRATCH_JOB);
@@ -173,6 +172,10 @@ done:
   dm_tensor_unref(&x);
   dm_tensor_unref(&gy);
   return st;
+}
+
+dm_status row_norm_backward_cpu(dm_Call *c) {
+  return rows_back_cpu(c, *DM_ATTR(dm_RowNormBackwardAttr, c), false);
 }
 
 /* The gradients of layer_norm and group_norm as a composition. x is reshaped to (outer,
@@ -227,6 +230,64 @@ void layer_norm_grad(dm_Grad *g) {
 /* The same with rows of a group of channels. */
 void group_norm_grad(dm_Grad *g) {
   rows_grad(g, dm_group_rows(dm_in_meta(g, 0), DM_ATTR(dm_GroupNormAttr, g)));
+}
+
+/* ---- rms_norm on the CPU ---- */
+
+static dm_RowNormBackwardAttr rms_rows(int64_t outer, double eps) {
+  return (dm_RowNormBackwardAttr){outer, 1, 1, eps};
+}
+
+/* As checked by rms_norm. */
+dm_status rms_rows_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+dm_status rms_rows_cpu(dm_Call *c) {
+  const dm_RmsRowsAttr *a = DM_ATTR(dm_RmsRowsAttr, c);
+  const int outer = c->in[0]->ndim - (int)a->normalized_shape.n;
+  return rows_cpu(c, rms_rows(dm_numel(outer, c->in[0]->shape), a->eps), true);
+}
+
+/* in: gy, x, weight; out: dx, and the gradient of weight in the compute type. */
+dm_status rms_rows_backward_rule(dm_Call *c) {
+  const int64_t outer = DM_ATTR(dm_RmsRowsBackwardAttr, c)->outer;
+  return dm_norm_metas(c, c->in[1], c->in[1]->numel / dm_max_i64(1, outer));
+}
+dm_status rms_rows_backward_cpu(dm_Call *c) {
+  const dm_RmsRowsBackwardAttr *a = DM_ATTR(dm_RmsRowsBackwardAttr, c);
+  return rows_back_cpu(c, rms_rows(a->outer, a->eps), true);
+}
+
+/* With create_graph, and of no elements, a composition. */
+void rms_rows_grad(dm_Grad *g) {
+  const dm_RmsRowsAttr *a = DM_ATTR(dm_RmsRowsAttr, g);
+  dm_X *x = g->x;
+  const dm_Meta *const m = dm_in_meta(g, 0), *const w = dm_in_meta(g, 1);
+  const int inner = (int)a->normalized_shape.n, outer = m->ndim - inner;
+  dm_Tensor *in[3] = {g->gy[0], g->in[0], g->in[1]}, *out[2] = {NULL};
+  if (!g->create_graph && dm_numel(m->ndim, m->shape) > 0) {
+    const dm_RmsRowsBackwardAttr attr = {dm_numel(outer, m->shape), a->eps};
+    if (!x_call(x, DM_OP_rms_rows_backward, &attr, 3, in, out)) return;
+    g->gx[0] = out[0];
+    if (g->need[1]) g->gx[1] = w->ndim == 1 ? out[1] : x_reshape(x, out[1], w->ndim, w->shape);
+    return;
+  }
+  const dm_DType compute = dm_compute_of(m);
+  dm_SumAttr last = {{inner, {0}}, 1, DM_NO_DTYPE};
+  dm_Ints others = {outer, {0}};
+  for (int d = 0; d < inner; d++) last.dim.v[d] = d - inner;
+  for (int d = 0; d < outer; d++) others.v[d] = d;
+  dm_Tensor *v = x_cast(x, g->in[0], compute), *gy = x_cast(x, g->gy[0], compute), *gh = gy;
+  dm_Tensor *power = dm_x(x, DM_OP_mean, &last, 1, x_mul(x, v, v));
+  dm_Tensor *r = x_unary(x, DM_OP_rsqrt, x_shift(x, power, a->eps)), *xhat = x_mul(x, v, r);
+  if (g->in[1])
+    gh = x_mul(x, gy, x_reshape(x, x_cast(x, g->in[1], compute), inner, a->normalized_shape.v));
+  dm_Tensor *along = dm_x(x, DM_OP_mean, &last, 1, x_mul(x, gh, xhat));
+  g->gx[0] = x_mul(x, r, x_sub(x, gh, x_mul(x, xhat, along)));
+  dm_Tensor *gw = x_mul(x, gy, xhat);
+  if (g->need[1])
+    g->gx[1] = x_reshape(x, outer > 0 ? x_sum(x, gw, others, false) : gw, w->ndim, w->shape);
 }
 
 /* ---- add_layer_norm ---- */

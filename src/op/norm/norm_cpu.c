@@ -29,7 +29,7 @@ dm_status dm_norm_affine(dm_Tensor *t, int64_t n, dm_DType compute, double other
 
 dm_status dm_norm_metas(dm_Call *c, const dm_Tensor *x, int64_t n) {
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
-  for (int i = 1; i < 3; i++) {
+  for (int i = 1; i < c->n_out; i++) {
     dm_out_like(c, i, x, dm_compute_dtype((dm_DType)x->dtype));
     c->out_meta[i].ndim = 1;
     c->out_meta[i].shape[0] = n;

@@ -17,7 +17,7 @@ dm_status cast_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* A new tensor with x's elements. */
+/* A new tensor with x's elements; serves contiguous_copy, too. */
 dm_status clone_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return DM_OK;
@@ -74,7 +74,7 @@ static dm_status copy_elements(dm_Tensor *out, dm_Tensor *in) {
   return dm_pointwise(out, 1, &in, via, &same, NULL);
 }
 
-/* Serves clone too, whose dtypes are equal. */
+/* Serves clone and contiguous_copy too, whose dtypes are equal. */
 dm_status cast_cpu(dm_Call *c) { return copy_elements(c->out[0], c->in[0]); }
 
 void cast_grad(dm_Grad *g) { g->gx[0] = g->gy[0]; } /* the tape casts back */
@@ -148,8 +148,8 @@ void fill_grad(dm_Grad *g) { g->gx[0] = x_zeros_like(g->x, g->gy[0]); }
 
 /* A contiguous tensor is returned itself, as in PyTorch. */
 dm_status contiguous_compose(dm_Call *c, dm_X *x) {
-  c->out[0] =
-      dm_tensor_is_contiguous(c->in[0]) ? c->in[0] : dm_x(x, DM_OP_clone, NULL, 1, c->in[0]);
+  c->out[0] = dm_tensor_is_contiguous(c->in[0]) ? c->in[0]
+                                                : x_unary(x, DM_OP_contiguous_copy, c->in[0]);
   return x->st;
 }
 

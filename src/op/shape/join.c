@@ -349,7 +349,8 @@ dm_status repeat_interleave_each_compose(dm_Call *c, dm_X *x) {
 
 /* ---- flip, roll ---- */
 
-/* Each dim at most once. */
+/* Each dim at most once. On the CPU the result is stored in x's order of dims, where x is
+   dense, as in PyTorch. */
 dm_status flip_rule(dm_Call *c) {
   const dm_Ints *dims = &DM_ATTR(dm_FlipAttr, c)->dims;
   unsigned seen = 0;
@@ -360,6 +361,7 @@ dm_status flip_rule(dm_Call *c) {
     seen |= 1u << d;
   }
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  if (c->in[0]->device.type == DM_CPU && dm_tensor_is_dense(c->in[0])) c->order = c->in[0];
   return DM_OK;
 }
 

@@ -122,7 +122,7 @@ dm_status reshape_compose(dm_Call *c, dm_X *x) {
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   dm_Tensor *t = c->in[0];
   DM_TRY(resolve_shape("reshape", t, &DM_ATTR(dm_ShapeAttr, c)->shape, shape, &ndim));
-  if (!view_strides(t, ndim, shape, stride)) t = x_unary(x, DM_OP_clone, t);
+  if (!view_strides(t, ndim, shape, stride)) t = x_unary(x, DM_OP_contiguous_copy, t);
   c->out[0] = dm_x(x, DM_OP_view, c->attr, 1, t);
   return x->st;
 }

@@ -18,7 +18,7 @@
    topk keeps a buffer of 2 k + 16 candidates: whenever it is full it is sorted and
    cut to the first k, whose last key bounds what is gathered from then on. Where so many are
    all, the first k are found by partitions (quickselect: Hoare, Algorithm 65, 1961), and only
-   they are sorted. cumsum adds in float64 (or modulo 2^64). */
+   they are sorted. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -46,13 +46,16 @@ typedef struct Item {
   int64_t at;
 } Item;
 
+typedef struct Running Running;
+
 /* One call of sort, topk, cumsum or cumprod. */
 typedef struct Job {
   dm_Along in, out; /* they differ in n: topk gives k elements */
   dm_DType from, to;
   const char *x, *gy; /* gy: of cumprod's gradient */
   char *y;
-  int64_t *index; /* the position that each element came from */
+  int64_t *index;         /* the position that each element came from */
+  const Running *running; /* the loops of cumsum or cumprod */
   bool descending, reverse, sorted;
   bool words; /* keys have 32 bits, of integers the difference to `middle` */
   int64_t middle;
@@ -582,96 +585,86 @@ done:
 /* ---- running sums and products: y_i of all x_k with k <= i; the gradient of cumsum is the
    same sum from the end, cumsum_back ---- */
 
-/* One slice, a few of floats at once, as many neighbouring ones at once, and thread bodies:
-   slices [begin, end). They go from the last element on when `reverse` is set. Integers wrap.
-   Slices do not wait for each other's sums, and neighbours are read and written row by row; a
-   slice has the same bits in all ways. */
+/* Of one slice, of a few at once, and of m neighbouring ones row by row: the first elements are
+   at x and y, the next ones `step` elements further. Slices do not wait for each other's sums;
+   a slice has the same bits in all three ways. */
 enum { AT_ONCE = 4 };
-#define RUNNING(NAME, START, STEP)                                                            \
+struct Running {
+  void (*slice)(const Job *j, const char *x, char *y, int64_t step);
+  void (*rows)(const Job *j, const char *const *x, char *const *y, int64_t step);
+  void (*columns)(const Job *j, const char *x, char *y, int64_t step, int64_t m);
+};
+
+#define RUNNING(NAME, TYPE, LOAD, STORE, START, STEP)                                         \
   static void NAME##_slice(const Job *j, const char *x, char *y, int64_t step) {              \
-    const int64_t n = j->in.n, x_step = step * dm_dtype_size(j->from);                        \
-    const int64_t y_step = step * dm_dtype_size(j->to);                                       \
-    double real = START, f[DM_BLOCK];                                                         \
-    uint64_t whole = START;                                                                   \
-    int64_t v[DM_BLOCK];                                                                      \
-    for (int64_t at = 0; at < n; at += DM_BLOCK, x += DM_BLOCK * x_step) {                    \
-      const int64_t m = dm_min_i64(DM_BLOCK, n - at);                                         \
-      if (dm_is_float(j->to)) {                                                               \
-        dm_load_f64(j->from, x, step, m, f);                                                  \
-        for (int64_t k = 0; k < m; k++) f[k] = real STEP f[k];                                \
-        dm_store_f64(j->to, y + at * y_step, step, m, f);                                     \
-      } else {                                                                                \
-        dm_load_i64(j->from, x, step, m, v);                                                  \
-        for (int64_t k = 0; k < m; k++) v[k] = (int64_t)(whole STEP(uint64_t) v[k]);          \
-        dm_store_i64(j->to, y + at * y_step, step, m, v);                                     \
-      }                                                                                       \
+    const int64_t x_step = step * dm_dtype_size(j->from),                                     \
+                  y_step = step * dm_dtype_size(j->to);                                       \
+    TYPE so_far = START, v[DM_BLOCK];                                                         \
+    for (int64_t at = 0, m; at < j->in.n; at += m) {                                          \
+      m = dm_min_i64(DM_BLOCK, j->in.n - at);                                                 \
+      LOAD(j->from, x + at * x_step, step, m, v);                                             \
+      for (int64_t k = 0; k < m; k++) v[k] = so_far STEP v[k];                                \
+      STORE(j->to, y + at * y_step, step, m, v);                                              \
     }                                                                                         \
   }                                                                                           \
   static void NAME##_rows(const Job *j, const char *const *x, char *const *y, int64_t step) { \
-    const int64_t n = j->in.n, x_step = step * dm_dtype_size(j->from);                        \
-    const int64_t y_step = step * dm_dtype_size(j->to);                                       \
-    double real[AT_ONCE], f[AT_ONCE][DM_BLOCK];                                               \
-    for (int r = 0; r < AT_ONCE; r++) real[r] = START;                                        \
-    for (int64_t at = 0; at < n; at += DM_BLOCK) {                                            \
-      const int64_t m = dm_min_i64(DM_BLOCK, n - at);                                         \
-      for (int r = 0; r < AT_ONCE; r++)                                                       \
-        dm_load_f64(j->from, x[r] + at * x_step, step, m, f[r]);                              \
+    const int64_t x_step = step * dm_dtype_size(j->from),                                     \
+                  y_step = step * dm_dtype_size(j->to);                                       \
+    TYPE so_far[AT_ONCE], v[AT_ONCE][DM_BLOCK];                                               \
+    for (int r = 0; r < AT_ONCE; r++) so_far[r] = START;                                      \
+    for (int64_t at = 0, m; at < j->in.n; at += m) {                                          \
+      m = dm_min_i64(DM_BLOCK, j->in.n - at);                                                 \
+      for (int r = 0; r < AT_ONCE; r++) LOAD(j->from, x[r] + at * x_step, step, m, v[r]);     \
       for (int64_t k = 0; k < m; k++)                                                         \
-        DM_UNROLL for (int r = 0; r < AT_ONCE; r++) f[r][k] = real[r] STEP f[r][k];           \
-      for (int r = 0; r < AT_ONCE; r++)                                                       \
-        dm_store_f64(j->to, y[r] + at * y_step, step, m, f[r]);                               \
+        DM_UNROLL for (int r = 0; r < AT_ONCE; r++) v[r][k] = so_far[r] STEP v[r][k];         \
+      for (int r = 0; r < AT_ONCE; r++) STORE(j->to, y[r] + at * y_step, step, m, v[r]);      \
     }                                                                                         \
   }                                                                                           \
   static void NAME##_columns(const Job *j, const char *x, char *y, int64_t step, int64_t m) { \
-    const int64_t x_step = step * dm_dtype_size(j->from);                                     \
-    const int64_t y_step = step * dm_dtype_size(j->to);                                       \
-    double real[DM_BLOCK], f[DM_BLOCK];                                                       \
-    int64_t whole[DM_BLOCK], v[DM_BLOCK];                                                     \
-    for (int64_t k = 0; k < m; k++) real[k] = START, whole[k] = START;                        \
+    const int64_t x_step = step * dm_dtype_size(j->from),                                     \
+                  y_step = step * dm_dtype_size(j->to);                                       \
+    TYPE so_far[DM_BLOCK], v[DM_BLOCK];                                                       \
+    for (int64_t k = 0; k < m; k++) so_far[k] = START;                                        \
     for (int64_t at = 0; at < j->in.n; at++, x += x_step, y += y_step) {                      \
-      if (dm_is_float(j->to)) {                                                               \
-        dm_load_f64(j->from, x, 1, m, f);                                                     \
-        for (int64_t k = 0; k < m; k++) real[k] STEP f[k];                                    \
-        dm_store_f64(j->to, y, 1, m, real);                                                   \
-      } else {                                                                                \
-        dm_load_i64(j->from, x, 1, m, v);                                                     \
-        for (int64_t k = 0; k < m; k++) {                                                     \
-          uint64_t w = (uint64_t)whole[k];                                                    \
-          whole[k] = (int64_t)(w STEP(uint64_t) v[k]);                                        \
-        }                                                                                     \
-        dm_store_i64(j->to, y, 1, m, whole);                                                  \
-      }                                                                                       \
+      LOAD(j->from, x, 1, m, v);                                                              \
+      for (int64_t k = 0; k < m; k++) so_far[k] STEP v[k];                                    \
+      STORE(j->to, y, 1, m, so_far);                                                          \
     }                                                                                         \
   }                                                                                           \
-  static void NAME(void *ctx, int64_t begin, int64_t end) {                                   \
-    const Job *j = ctx;                                                                       \
-    const int64_t inner = j->in.inner, step = j->reverse ? -inner : inner;                    \
-    const int64_t start = j->reverse ? (j->in.n - 1) * inner : 0;                             \
-    for (int64_t i = begin, m; i < end; i += m) {                                             \
-      const int64_t first = dm_along_at(&j->in, i) + start;                                   \
-      const char *x = j->x + first * dm_dtype_size(j->from);                                  \
-      char *y = j->y + first * dm_dtype_size(j->to);                                          \
-      m = inner < COLUMNS ? 1 : dm_min_i64(dm_min_i64(DM_BLOCK, end - i), inner - i % inner); \
-      if (m < COLUMNS && dm_is_float(j->to) && i + AT_ONCE <= end) {                          \
-        const char *from[AT_ONCE] = {x};                                                      \
-        char *to[AT_ONCE] = {y};                                                              \
-        m = AT_ONCE;                                                                          \
-        for (int r = 1; r < AT_ONCE; r++) {                                                   \
-          const int64_t other = dm_along_at(&j->in, i + r) + start;                           \
-          from[r] = j->x + other * dm_dtype_size(j->from);                                    \
-          to[r] = j->y + other * dm_dtype_size(j->to);                                        \
-        }                                                                                     \
-        NAME##_rows(j, from, to, step);                                                       \
-      } else if (m < COLUMNS) {                                                               \
-        NAME##_slice(j, x, y, step), m = 1;                                                   \
-      } else {                                                                                \
-        NAME##_columns(j, x, y, step, m);                                                     \
-      }                                                                                       \
-    }                                                                                         \
-  }
-RUNNING(cumsum_slices, 0, +=)
-RUNNING(cumprod_slices, 1, *=)
+  static const Running NAME = {NAME##_slice, NAME##_rows, NAME##_columns};
+
+/* Integers wrap, so they are unsigned here. */
+#define LOAD_WHOLE(FROM, X, STEP, N, V) dm_load_i64(FROM, X, STEP, N, (int64_t *)(V))
+#define STORE_WHOLE(TO, Y, STEP, N, V) dm_store_i64(TO, Y, STEP, N, (const int64_t *)(V))
+RUNNING(sums_f32, float, dm_load_f32, dm_store_f32, 0, +=)
+RUNNING(sums_f64, double, dm_load_f64, dm_store_f64, 0, +=)
+RUNNING(sums_i64, uint64_t, LOAD_WHOLE, STORE_WHOLE, 0, +=)
+RUNNING(products_f32, float, dm_load_f32, dm_store_f32, 1, *=)
+RUNNING(products_f64, double, dm_load_f64, dm_store_f64, 1, *=)
+RUNNING(products_i64, uint64_t, LOAD_WHOLE, STORE_WHOLE, 1, *=)
 #undef RUNNING
+
+/* Thread body: slices [begin, end), from the last element on when `reverse` is set. */
+static void running_slices(void *ctx, int64_t begin, int64_t end) {
+  const Job *j = ctx;
+  const int64_t inner = j->in.inner, step = j->reverse ? -inner : inner;
+  const int64_t start = j->reverse ? (j->in.n - 1) * inner : 0;
+  for (int64_t i = begin, m; i < end; i += m) {
+    const char *x[AT_ONCE];
+    char *y[AT_ONCE];
+    m = inner < COLUMNS ? 1 : dm_min_i64(dm_min_i64(DM_BLOCK, end - i), inner - i % inner);
+    const bool neighbours = m >= COLUMNS;
+    if (!neighbours) m = i + AT_ONCE <= end ? AT_ONCE : 1;
+    for (int r = 0; r < (neighbours ? 1 : m); r++) {
+      const int64_t first = dm_along_at(&j->in, i + r) + start;
+      x[r] = j->x + first * dm_dtype_size(j->from);
+      y[r] = j->y + first * dm_dtype_size(j->to);
+    }
+    if (neighbours) j->running->columns(j, x[0], y[0], step, m);
+    else if (m == AT_ONCE) j->running->rows(j, x, y, step);
+    else j->running->slice(j, x[0], y[0], step);
+  }
+}
 
 /* dx_i of a slice of running products y: P_i S_i, with P_i the product of the elements before
    i and S_i = gy_i + x_(i+1) S_(i+1). Nothing is divided, so that zeros have their gradient.
@@ -743,19 +736,24 @@ dm_status cumsum_rule(dm_Call *c) {
                                  : DM_I64);
   return DM_OK;
 }
-static dm_status running(dm_Call *c, bool reverse, dm_RangeFn *slices) {
+/* 16-bit floats are added in float32 and rounded once each, float32 is in float64, as in
+ * PyTorch. */
+static dm_status running(dm_Call *c, bool reverse, bool product) {
   Job j = {.reverse = reverse};
   dm_Tensor *dense = NULL;
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(open_job(&j, c, DM_ATTR(dm_CumsumAttr, c)->dim, &dense));
-  dm_parallel_for(dm_along_slices(&j.in), slice_grain(&j), slices, &j);
+  if (dm_is_low(j.to)) j.running = product ? &products_f32 : &sums_f32;
+  else if (dm_is_float(j.to)) j.running = product ? &products_f64 : &sums_f64;
+  else j.running = product ? &products_i64 : &sums_i64;
+  dm_parallel_for(dm_along_slices(&j.in), slice_grain(&j), running_slices, &j);
   dm_tensor_unref(&dense);
   return DM_OK;
 }
 dm_status cumsum_cpu(dm_Call *c) {
-  return running(c, c->op == &dm_ops[DM_OP_cumsum_back], cumsum_slices);
+  return running(c, c->op == &dm_ops[DM_OP_cumsum_back], false);
 }
-dm_status running_product_cpu(dm_Call *c) { return running(c, false, cumprod_slices); }
+dm_status running_product_cpu(dm_Call *c) { return running(c, false, true); }
 
 /* in: x and gy, of one dtype and shape. */
 dm_status running_product_back_cpu(dm_Call *c) {
