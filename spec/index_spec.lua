@@ -333,6 +333,9 @@ describe("a key", function()
     local leaf = dm.ones(2, 2, {requires_grad = true})
     assert.refuses("a leaf that requires grad", function() leaf[{ids(1), ids(1)}] = 1 end)
     assert.refuses("a view of a leaf", function() leaf[{1, ids(1)}] = 1 end)
+    local turned = dm.ones(2, 3):t():requires_grad_() -- a leaf that is a view itself
+    assert.refuses("a view of a leaf", function() turned[1] = 1 end)
+    assert.is_true(turned.is_leaf and turned:sum():item() == 6)
   end)
 end)
 

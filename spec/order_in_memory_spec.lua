@@ -205,6 +205,84 @@ describe("the order of dims in memory", function()
     end
   end)
 
+  -- A step of a program over a list of tensors, a function of the list whose choices are made now:
+  -- a view, which later steps may change in place, or an op along a dim.
+  local function random_view()
+    local kind, a, b = math.random(7), math.random(1 << 20), math.random(1 << 20)
+    return function(t)
+      local n = #t.shape
+      if n == 0 then return t end
+      local d, other = a % n + 1, b % n + 1
+      if kind == 1 then return t:select(d, b % t.shape[d] + 1) end
+      if kind == 2 then return t:narrow(d, b % t.shape[d] + 1, t.shape[d] - b % t.shape[d]) end
+      if kind == 3 then return t:transpose(d, other) end
+      if kind == 4 then return t:unsqueeze(b % (n + 1) + 1) end
+      if kind == 5 and d ~= other then return t:diagonal(0, d, other) end
+      local key = {}
+      for i = 1, n do key[i] = i == d and {1, -1, b % 2 + 1} or {} end
+      return kind == 6 and t[key] or t:squeeze()
+    end
+  end
+  local ALONG = {"cumsum", "softmax", "sum", "logsumexp", "flip"}
+  local function random_step()
+    local kind, which, a, b = math.random(8), math.random(99), math.random(99), math.random(99)
+    local views = {random_view(), random_view()}
+    return function(list, numbers)
+      local t = list[which % #list + 1]
+      local v = views[2](views[1](t))
+      local fit = numbers:narrow(1, a % 50 + 1, v:numel()):reshape(v.shape)
+      if kind <= 2 and not t.is_leaf then
+        v:mul_(0.5 + b / 99)
+      elseif kind == 3 and not t.is_leaf then
+        v:copy_(fit * list[2]:mean())
+      elseif kind == 4 and #t.shape > 0 then
+        local name, d = ALONG[b % #ALONG + 1], a % #t.shape + 1
+        v = t[name](t, name == "flip" and {d} or d)
+      elseif kind == 5 then
+        v = t:clone()
+      elseif kind == 6 then
+        v = t:tanh()
+      end
+      list[#list + 1] = v
+    end
+  end
+  -- The loss and gradient of a program that begins with x; nil where one of its steps is refused.
+  local function outcome(x, steps, numbers)
+    local list, loss = {x, x * 1.5}, 0
+    local done = pcall(function()
+      for _, step in ipairs(steps) do step(list, numbers) end
+      for i, t in ipairs(list) do
+        local by = numbers:narrow(1, i, t:numel()):reshape(t.shape)
+        loss = loss + (t:tanh() * by):sum()
+      end
+    end)
+    local passed, g = pcall(dm.autograd.grad, loss, x)
+    return done and passed and loss:item() or nil, g
+  end
+  it("is no matter to random programs that change views in place", function()
+    local whole = 0
+    for seed = 1, 150 do
+      math.randomseed(seed)
+      dm.manual_seed(seed)
+      local shape, order, steps = {}, {}, {}
+      for d = 1, math.random(2, 4) do
+        shape[d] = math.random(4)
+        table.insert(order, math.random(d), d)
+      end
+      for i = 1, math.random(4, 9) do steps[i] = random_step() end
+      local x, numbers = dm.randn(shape):to "float64", dm.randn(1500):to "float64"
+      local want, g = outcome(x:clone():requires_grad_(), steps, numbers)
+      local got, h = outcome(stored(x, order):requires_grad_(), steps, numbers)
+      assert.equal(want == nil, got == nil, "program " .. seed)
+      if want then
+        whole = whole + 1
+        assert.is_true(math.abs(want - got) < 1e-9 * (1 + math.abs(want)), "loss " .. seed)
+        assert.is_true(g:allclose(h, {rtol = 1e-8, atol = 1e-9}), "gradient " .. seed)
+      end
+    end
+    assert.is_true(whole > 75)
+  end)
+
   it("is no matter to the gradient of as_strided", function()
     local x = dm.randn(3, 4):requires_grad_()
     local c = dm.randn(12)

@@ -642,7 +642,9 @@ static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *con
   DM_TRY(check_inplace(op, t, &c.out_meta[0]));
   const bool record = wants_record(op, &sum);
   if (record) {
-    if (t->base && !t->base->node && (t->base->flags & DM_T_REQUIRES_GRAD))
+    /* The leaf is the base, or a view of it itself, from which t has its history. */
+    const dm_Tensor *const base = t->base;
+    if (base && !base->node && (t->node || (base->flags & DM_T_REQUIRES_GRAD)))
       return dm_fail(DM_ESTATE,
                      "%s_: a view of a leaf that requires grad cannot change in place; "
                      "hint: inside dm.no_grad()",
