@@ -150,6 +150,24 @@ describe("in-place changes", function()
     assert.same({2.0, 20.0, 2.0}, numbers(x.grad))
   end)
 
+  it("give a history to views made before, of what had none", function()
+    local x = dm.tensor{1.0, 2.0, 3.0}:requires_grad_()
+    local y = dm.zeros(6):view(2, 3) -- a view of what view() was given
+    y[1] = x * 2
+    assert.is_true(y.requires_grad and not y.is_leaf)
+    assert.same({2, 2, 2}, dm.autograd.grad(y:sum(), x):totable())
+    local base = dm.zeros(6)
+    local rows, columns = base:view(2, 3), base:view(3, 2)
+    assert.is_true(columns.is_leaf)
+    rows[2]:copy_(x:square())
+    for _, t in ipairs{base, rows, columns, columns:exp(), columns:select(1, 3)} do
+      assert.is_true(t.requires_grad)
+    end
+    local g = dm.autograd.grad(columns:select(2, 2):sum(), x)
+    assert.same({2, 0, 6}, g:totable()) -- elements 4 and 6 of the base
+    assert.is_nil(dm.zeros(4):view(2, 2).grad_fn)
+    dm.no_grad(function() assert.is_false((columns * 1).requires_grad) end)
+  end)
   it("through the base reach a view made before", function()
     local x = leaf{1.0, 2.0}
     local h = x * 2

@@ -291,8 +291,16 @@ describe("the order of dims in memory", function()
     local row = dm.autograd.grad((x[2]:as_strided({2}, {2}) * c:narrow(1, 1, 2)):sum(), x)
     assert.is_true(row[{2, {1, 3, 2}}]:equal(c:narrow(1, 1, 2)))
     assert.equal(2, row:count_nonzero():item())
-    assert.error_matches(function() x:narrow(2, 1, 2):as_strided({2}, {1}) end,
-      "as_strided: x has shape {3, 2} and gaps between its elements")
+    local all = dm.autograd.grad((x[2]:as_strided({12}, {1}, {storage_offset = 0}) * c):sum(), x)
+    assert.is_true(all:equal(c:view(3, 4))) -- of the base, as in PyTorch
+    local part = dm.autograd.grad(x:narrow(2, 2, 2):unfold(1, 2, 1):sum(), x)
+    assert.same({{0, 1, 1, 0}, {0, 2, 2, 0}, {0, 1, 1, 0}}, part:totable())
+    local leaf = dm.randn(3, 4):narrow(2, 1, 2):requires_grad_()
+    assert.error_matches(function() leaf:as_strided({2}, {1}) end,
+      "as_strided: x of shape {3, 2} has gaps between its elements")
+    local y = x * 1
+    y:unfold(1, 3, 1):clamp_(-0.125, 0.125) -- a view, which is changed in place
+    assert.is_true(y:abs():max():item() <= 0.125)
   end)
 
   it_on_cpu("is no matter to what reads the result", function()

@@ -363,7 +363,7 @@ static int push_alias(lua_State *L, State *S) {
 
 /* Pushes the property `key` of the tensor t, which is at 1, and returns 1, or returns 0 when
  * there is none of that name. */
-static int push_property(lua_State *L, State *S, const dm_Tensor *t, const char *key) {
+static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) {
   char name[16];
   if (strcmp(key, "shape") == 0) {
     push_ints(L, t->ndim, t->shape);
@@ -379,6 +379,7 @@ static int push_property(lua_State *L, State *S, const dm_Tensor *t, const char 
   } else if (strcmp(key, "requires_grad") == 0) {
     lua_pushboolean(L, dm_tensor_requires_grad(t));
   } else if (strcmp(key, "is_leaf") == 0) {
+    if (t->base) DM_CHECK(L, dm_refresh_view(t));
     lua_pushboolean(L, !t->node);
   } else if (strcmp(key, "is_parameter") == 0) {
     lua_pushboolean(L, t->flags & DM_T_PARAMETER);
@@ -390,6 +391,7 @@ static int push_property(lua_State *L, State *S, const dm_Tensor *t, const char 
   } else if (strcmp(key, "data") == 0) {
     push_alias(L, S);
   } else if (strcmp(key, "grad_fn") == 0) {
+    if (t->base) DM_CHECK(L, dm_refresh_view(t));
     if (t->node) lua_pushstring(L, dm_node_name(t->node));
     else lua_pushnil(L);
   } else {

@@ -400,8 +400,12 @@ bool dm_tensor_same_order(const dm_Tensor *a, const dm_Tensor *b) {
   return dm_tensor_is_dense(a);
 }
 
+/* A view whose base got a history since it was made, by a change in place of the base or of
+   another view, shares it: the view's own is recorded when an op reads it. */
 bool dm_tensor_requires_grad(const dm_Tensor *t) {
-  return (t->flags & DM_T_REQUIRES_GRAD) || t->node;
+  const dm_Tensor *const b = t->base;
+  if ((t->flags & DM_T_REQUIRES_GRAD) || t->node) return true;
+  return b && t->gen != b->gen && t->storage == b->storage && dm_tensor_requires_grad(b);
 }
 
 /* Expanded tensors show one element several times, by a stride of 0. */

@@ -108,7 +108,10 @@ static inline dm_status summarize(const dm_OpInfo *op, int n_in, dm_Tensor *cons
     if (!t) continue;
     types |= t->device.type;
     sum->flags |= t->flags;
-    sum->views |= t->base != NULL;
+    if (!t->base) continue;
+    sum->views = true;
+    if (DM_UNLIKELY(t->gen != t->base->gen) && dm_tensor_requires_grad(t))
+      sum->flags |= DM_T_REQUIRES_GRAD;
   }
   return DM_LIKELY(types == DM_CPU) ? DM_OK : check_devices(op, n_in, in, &sum->dev);
 }
@@ -476,7 +479,7 @@ dm_status dm_call(int id, int n_in, dm_Tensor *const *in, const void *attr, dm_T
 /* May an op with that result change t in place? The checks are PyTorch's. */
 static dm_status check_inplace(const dm_OpInfo *op, const dm_Tensor *t, const dm_Meta *m) {
   const dm_ThreadState *ts = dm_thread_state();
-  if (ts->grad && !t->node && !t->base && (t->flags & DM_T_REQUIRES_GRAD))
+  if (ts->grad && !t->node && (t->flags & DM_T_REQUIRES_GRAD))
     return dm_fail(DM_ESTATE,
                    "%s_: a leaf that requires grad cannot change in place; hint: inside "
                    "dm.no_grad(), or on x:clone()",

@@ -81,18 +81,24 @@ end
 
 op.unfold("x; dimension, size, step", "windows of size elements along a dim, step apart, in a last "
   .. "dim; a view", function(x, dimension, size, step)
-  if x.requires_grad then x = x:contiguous() end -- as_strided has none where there are gaps
-  local shape, stride = {table.unpack(x.shape)}, {table.unpack(x:stride())}
+  local shape = {table.unpack(x.shape)}
   local d = dim_of("unfold", dimension, #shape)
-  local n, by = shape[d] or 1, stride[d] or 1
+  local n = shape[d] or 1
   if size > n or size < 0 or step < 1 then
     caller.raise("unfold: size %d and step %d for %d elements, wanted a size of at most these and "
-      .. "a "
-      .. "step of at least 1", size, step, n)
+      .. "a step of at least 1", size, step, n)
   end
-  if #shape > 0 then shape[d], stride[d] = (n - size) // step + 1, by * step end
-  shape[#shape + 1], stride[#stride + 1] = size, by
-  return x:as_strided(shape, stride)
+  local function windows(t)
+    local stride = {table.unpack(t:stride())}
+    stride[#shape + 1] = stride[d] or 1
+    if #shape > 0 then stride[d] = stride[d] * step end
+    local of = {table.unpack(shape)}
+    if #shape > 0 then of[d] = (n - size) // step + 1 end
+    of[#shape + 1] = size
+    return t:as_strided(of, stride)
+  end
+  local ok, view = pcall(windows, x)
+  return ok and view or windows(x:contiguous()) -- a leaf with gaps has no gradient as it is
 end, "method")
 
 op.split_with_sizes("x; split_sizes, dim = 1", "a list of views, as many elements of dim each as "

@@ -148,7 +148,8 @@ dm_status flatten_compose(dm_Call *c, dm_X *x) {
     if (d > from && d <= to) shape[n - 1] *= t->shape[d];
     else shape[n++] = t->shape[d];
   }
-  c->out[0] = x_reshape(x, t, t->ndim ? n : 1, shape);
+  const bool same = t->ndim > 0 && n == t->ndim; /* x itself, as in PyTorch */
+  c->out[0] = same ? t : x_reshape(x, t, t->ndim ? n : 1, shape);
   return x->st;
 }
 
@@ -535,25 +536,31 @@ static dm_status check_window(const dm_Call *c, const char *name, int64_t capaci
   return DM_OK;
 }
 
-/* The gradient of a window is laid out as a contiguous x is, so a permuted x that has one is
-   taken as it lies in memory. */
+/* The gradient of a window is laid out as a contiguous x is. So where there is one, the window
+   is one of x's base, in which any elements may be named, and of a permuted tensor as it lies
+   in memory. */
 dm_status as_strided_compose(dm_Call *c, dm_X *x) {
   dm_AsStridedAttr a = *DM_ATTR(dm_AsStridedAttr, c);
-  dm_Tensor *t = c->in[0];
-  a.storage_offset = a.storage_offset == OWN ? 0
-                     : a.storage_offset < 0  ? INT64_MIN
-                                             : a.storage_offset - t->offset;
-  if (dm_tensor_requires_grad(t) && dm_thread_state()->grad && !dm_tensor_is_contiguous(t)) {
-    dm_Ints order = {t->ndim, {0}};
+  dm_Tensor *t = c->in[0], *const base = t->base;
+  const bool own = a.storage_offset == OWN;
+  const int64_t first = own ? t->offset : a.storage_offset;
+  if (dm_tensor_requires_grad(t) && dm_thread_state()->grad) {
+    const bool plain = own && dm_tensor_is_contiguous(t);
+    if (!plain && base && dm_tensor_requires_grad(base) && dm_tensor_is_dense(base)) t = base;
     if (!dm_tensor_is_dense(t))
       return dm_fail(
           DM_EARG,
-          "as_strided: x has shape %s and gaps between its elements, and would have no "
+          "as_strided: x of shape %s has gaps between its elements, and would have no "
           "gradient; hint: x:contiguous()",
           DM_SHAPE(t));
-    dm_tensor_memory_order(t, order.v);
-    t = dm_x(x, DM_OP_permute, &order, 1, t);
+    if (!dm_tensor_is_contiguous(t)) {
+      dm_Ints order = {t->ndim, {0}};
+      dm_tensor_memory_order(t, order.v);
+      t = dm_x(x, DM_OP_permute, &order, 1, t);
+      if (!t) return x->st;
+    }
   }
+  a.storage_offset = first < 0 ? INT64_MIN : first - t->offset;
   c->out[0] = dm_x(x, DM_OP_strided_window, &a, 1, t);
   return x->st;
 }
