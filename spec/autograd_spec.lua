@@ -349,11 +349,49 @@ describe("hooks", function()
     assert.refuses("from the hook", function() (x * 2):sum():backward() end)
   end)
 
+  -- Values of PyTorch 2.15.
+  it("of a leaf see the sum of its gradients, once", function()
+    for _, how in ipairs{"backward", "grad"} do
+      local w, calls = leaf{1.0, 2.0}, 0
+      w:register_hook(function(g) calls = calls + 1; return g:clamp(-6, 6) end)
+      local loss = (w * 2):sum() + (w * 3):sum() + w:square():sum()
+      local g = how == "grad" and dm.autograd.grad(loss, w)
+      if how == "backward" then loss:backward() end
+      assert.same({6.0, 6.0}, numbers(g or w.grad))
+      assert.equal(1, calls)
+    end
+  end)
+
   it("retain_grad keeps the gradient of an inner tensor", function()
     local x = leaf{1.0}
     local h = (x * 2):retain_grad();
     (h * h):sum():backward()
     assert.same({4.0}, numbers(h.grad))
+  end)
+
+  it("retain_grad keeps that of the value after changes in place", function()
+    local factor = dm.tensor{1.0, 10.0, 100.0}
+    for _, case in ipairs{
+      {function(y) y:mul_(3) end, {6.0, 60.0, 600.0}},
+      {function(y) y[1]:mul_(3) end, {6.0, 20.0, 200.0}},
+      {function(y) y[1] = 5.0 end, {0.0, 20.0, 200.0}},
+    } do
+      local x = leaf{1.0, 2.0, 3.0}
+      local y = (x * 2):retain_grad()
+      case[1](y);
+      (y * factor):sum():backward()
+      assert.same(numbers(factor), numbers(y.grad))
+      assert.same(case[2], numbers(x.grad))
+    end
+    local x = leaf{1.0, 2.0, 3.0}
+    local y = x * 2
+    local v = y[1]:retain_grad()
+    y:mul_(3) -- v's history is made anew
+    local loss = (y * factor):sum() + v
+    v = nil -- luacheck: ignore
+    collectgarbage()
+    loss:backward() -- writes no gradient into what is gone
+    assert.same({12.0, 60.0, 600.0}, numbers(x.grad))
   end)
 end)
 

@@ -82,6 +82,28 @@ describe("DistributedDataParallel in a world of one rank", function()
     assert.same({1, 1, 1}, g[1]:totable())
   end)
 
+  it("calls a parameter's hook once, before its bucket is sent", function()
+    local Twice = nn.Module:extend "Twice"
+    function Twice:init() self.layer, self.out = nn.Linear(3, 3), nn.Linear(3, 1) end
+    function Twice:forward(x) return self.out(self.layer(self.layer(x))) end
+    local grads = {}
+    for i, wrap in ipairs{function(m) return m end, DDP} do
+      dm.manual_seed(1)
+      local m = Twice()
+      local model, calls = wrap(m), 0
+      if i == 2 then model:register_comm_hook "bfloat16" end
+      m.layer.weight:register_hook(function(g) calls = calls + 1; return g:clamp(-0.25, 0.25) end)
+      for _ = 1, 3 do -- the order of buckets is known after the first
+        m.layer.weight.grad = nil
+        model(dm.ones(2, 3)):sum():backward()
+      end
+      assert.equal(3, calls)
+      grads[i] = m.layer.weight.grad
+    end
+    assert.equal(0.25, grads[1]:abs():max():item())
+    assert.is_true(grads[1]:allclose(grads[2], {rtol = 1e-2}))
+  end)
+
   it("has PyTorch's names in its state, and passes modes on", function()
     local ddp = DDP(nn.Sequential{nn.Linear(2, 2), nn.BatchNorm1d(2)})
     local names = {}

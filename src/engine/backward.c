@@ -50,6 +50,8 @@ typedef struct Pass {
   struct Waiting *waiting; /* gradients of leaves that wait to be widened */
   int n_waiting, most_waiting;
   int64_t waiting_bytes;
+  struct Gathered *gathered; /* gradients of leaves with hooks */
+  int n_gathered, most_gathered;
 } Pass;
 
 static atomic_uint next_mark = 2;
@@ -247,15 +249,6 @@ static dm_status end_homes(Pass *p, dm_status st) {
   return st;
 }
 
-/* After n's turn, while there are leaves that have homes. */
-static dm_status after_turn(const Pass *p, dm_Node *n) {
-  if (!n->walked && !(p->flags & (DM_RETAIN_GRAPH | DM_CREATE_GRAPH))) {
-    n->walked = true;
-    dm_home_leave(n);
-  }
-  return p == outermost ? tell_homes(p, p->n > 0 ? p->heap[0]->seq : 0) : DM_OK;
-}
-
 /* ---- gradients that wait to be widened ---- */
 
 /* Under autocast most weights are leaves of float32 behind a cast to 16 bits, whose gradient is
@@ -374,14 +367,11 @@ static dm_status copy_for(dm_Tensor *leaf, dm_Tensor *g, bool create_graph, dm_T
 }
 
 /* Adds g to leaf.grad (dm_backward) or to the wanted result (dm_grad). */
-static dm_status into_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
+static dm_status give_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
   dm_Tensor *mine = dm_tensor_ref(g);
   dm_status st = DM_OK;
   const bool create = p->flags & DM_CREATE_GRAPH;
-  if (leaf->hooks || is_waiting(p, leaf)) DM_GO(widen_waiting(p));
-  if (leaf->hooks) DM_GO(own_all(p, NULL));
-  if (leaf->hooks) DM_GO(own_gradient(p, &mine));
-  if (leaf->hooks) DM_GO(run_hooks(leaf->hooks, 0, &mine));
+  if (is_waiting(p, leaf)) DM_GO(widen_waiting(p));
   DM_GO(check_fit(leaf, "a new gradient", mine));
   if (p->want) {
     for (int i = 0; i < p->n_want; i++)
@@ -401,6 +391,78 @@ static dm_status into_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
 done:
   dm_tensor_unref(&mine);
   return st;
+}
+
+/* ---- leaves with hooks, which see the sum of all gradients of the pass, as in PyTorch ---- */
+
+typedef struct Gathered {
+  dm_Tensor *leaf, *g; /* owned; NULL once the leaf has got it */
+} Gathered;
+
+static dm_status gather(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
+  for (int i = 0; i < p->n_gathered; i++)
+    if (p->gathered[i].leaf == leaf)
+      return accumulate(&p->gathered[i].g, g, p->flags & DM_CREATE_GRAPH, false);
+  if (p->n_gathered == p->most_gathered) {
+    const int most = p->most_gathered ? 2 * p->most_gathered : 16;
+    Gathered *const all = dm_alloc((int64_t)sizeof *all * most);
+    if (!all) return dm_fail(DM_EMEM, "backward: out of memory");
+    if (p->n_gathered) memcpy(all, p->gathered, sizeof *all * (size_t)p->n_gathered);
+    dm_free(p->gathered);
+    p->gathered = all;
+    p->most_gathered = most;
+  }
+  dm_Tensor *mine = dm_tensor_ref(g);
+  const dm_status st = own_gradient(p, &mine);
+  if (st == DM_OK) p->gathered[p->n_gathered++] = (Gathered){dm_tensor_ref(leaf), mine};
+  else dm_tensor_unref(&mine);
+  return st;
+}
+
+/* Calls the hooks of the leaves whose sums are complete when the node of number `next` comes
+   next, and gives them what the hooks make of these: at the end of the pass, next = 0, of all,
+   before of those that have a home, whose oldest reader is known. */
+static dm_status give_gathered(Pass *p, uint64_t next) {
+  for (int i = 0; i < p->n_gathered; i++) {
+    Gathered *const one = &p->gathered[i];
+    const dm_GradHome *const home = one->leaf ? one->leaf->grad_home : NULL;
+    if (!one->leaf || (next > 0 && !(home && home->oldest > next))) continue;
+    dm_Tensor *leaf = one->leaf, *g = one->g;
+    *one = (Gathered){NULL, NULL};
+    dm_status st = widen_waiting(p);
+    if (st == DM_OK) st = own_all(p, NULL);
+    if (st == DM_OK) st = run_hooks(leaf->hooks, 0, &g);
+    if (st == DM_OK) st = give_leaf(p, leaf, g);
+    dm_tensor_unref(&leaf);
+    dm_tensor_unref(&g);
+    DM_TRY(st);
+  }
+  return DM_OK;
+}
+
+static void drop_gathered(Pass *p) {
+  for (int i = 0; i < p->n_gathered; i++) {
+    dm_tensor_unref(&p->gathered[i].leaf);
+    dm_tensor_unref(&p->gathered[i].g);
+  }
+  dm_free(p->gathered);
+  p->gathered = NULL;
+  p->n_gathered = p->most_gathered = 0;
+}
+
+static dm_status into_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
+  return DM_UNLIKELY(leaf->hooks != NULL) ? gather(p, leaf, g) : give_leaf(p, leaf, g);
+}
+
+/* After n's turn, while there are leaves that have homes. */
+static dm_status after_turn(Pass *p, dm_Node *n) {
+  const uint64_t next = p->n > 0 ? p->heap[0]->seq : 0;
+  if (p->n_gathered > 0) DM_TRY(give_gathered(p, next));
+  if (!n->walked && !(p->flags & (DM_RETAIN_GRAPH | DM_CREATE_GRAPH))) {
+    n->walked = true;
+    dm_home_leave(n);
+  }
+  return p == outermost ? tell_homes(p, next) : DM_OK;
 }
 
 /* Has a gradient come to n already? */
@@ -915,8 +977,10 @@ static dm_status run_pass(Pass *p, int n, dm_Tensor *const *roots, dm_Tensor *co
     dm_node_unref(&node);
     if (st != DM_OK) goto done;
   }
-  st = widen_waiting(p);
+  st = give_gathered(p, 0);
+  if (st == DM_OK) st = widen_waiting(p);
 done:
+  drop_gathered(p);
   drop_waiting(p);
   dm_free(p->waiting);
   p->waiting = NULL;

@@ -572,6 +572,8 @@ static void end_history(History *h, bool restore) {
     h->t->gen = h->gen;
     h->t->out_index = h->out_index;
     h->t->flags = h->flags;
+    if (h->flags & DM_T_RETAIN_GRAD && h->t->node && h->t->node->retain)
+      h->t->node->retain[h->out_index] = h->t;
   }
   dm_node_unref(&h->node);
 }

@@ -96,10 +96,15 @@ void dm_node_unref(dm_Node **np) {
   draining = false;
 }
 
-/* The hook dm_tensor_drop_history: t is being freed, or detached. */
-static void drop_history(dm_Tensor *t) {
+/* t's node, if it has one, retains no gradient for t any more. */
+static void forget_retained(const dm_Tensor *t) {
   if (t->flags & DM_T_RETAIN_GRAD && t->node && t->node->retain)
     t->node->retain[t->out_index] = NULL;
+}
+
+/* The hook dm_tensor_drop_history: t is being freed, or detached. */
+static void drop_history(dm_Tensor *t) {
+  forget_retained(t);
   dm_node_unref(&t->node);
   free_hooks(t->hooks);
   t->hooks = NULL;
@@ -190,6 +195,18 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   return n;
 }
 
+/* n retains the gradients of those of its outputs that have been a node's output before, and
+   want them: what changes in place gets the gradient of its new value, as in PyTorch. */
+static dm_status retain_again(dm_Node *n, int n_out, dm_Tensor *const *out) {
+  for (int i = 0; i < n_out; i++) {
+    if (DM_LIKELY(!(out[i]->flags & DM_T_RETAIN_GRAD))) continue;
+    if (!n->retain) n->retain = dm_alloc_zero((int64_t)sizeof(dm_Tensor *) * n_out);
+    if (!n->retain) return dm_fail(DM_EMEM, "retain_grad: out of memory");
+    n->retain[i] = out[i];
+  }
+  return DM_OK;
+}
+
 /* Gives n to the float outputs. The first one takes over the caller's reference. */
 static void give_history(dm_Node *n, int n_out, dm_Tensor *const *out) {
   bool given = false;
@@ -197,6 +214,7 @@ static void give_history(dm_Node *n, int n_out, dm_Tensor *const *out) {
     if (!dm_is_float((dm_DType)out[i]->dtype)) continue;
     if (given) dm_hold(&n->refs);
     given = true;
+    forget_retained(out[i]);
     if (out[i]->node) dm_node_unref(&out[i]->node);
     out[i]->node = n;
     out[i]->out_index = (uint8_t)i;
@@ -249,6 +267,7 @@ dm_status dm_record(const dm_Call *c, dm_Tensor *save_in) {
     }
     DM_GO(dm_save(&n->saved_out[i], c->out[i], c->out[i]->storage->version, -1, i));
   }
+  DM_GO(retain_again(n, c->n_out, c->out));
   give_history(n, c->n_out, c->out);
   return DM_OK;
 done:
@@ -286,6 +305,7 @@ dm_status dm_record_custom(const char *name, dm_Custom custom, int n_in, dm_Tens
     const int from = index_of(saved[i], n_in, in), to = index_of(saved[i], n_out, out);
     DM_GO(dm_save(&n->saved_in[i], saved[i], saved[i]->storage->version, from, to));
   }
+  DM_GO(retain_again(n, n_out, out));
   n->custom = custom; /* from here on the node drops it */
   give_history(n, n_out, out);
   return DM_OK;
@@ -404,6 +424,7 @@ dm_status dm_set_requires_grad(dm_Tensor *t, bool on) {
 }
 
 dm_status dm_retain_grad(dm_Tensor *t) {
+  if (t->base) DM_TRY(dm_refresh_view(t));
   if (!dm_tensor_requires_grad(t))
     return dm_fail(DM_ESTATE, "retain_grad: the tensor does not require grad");
   if (!t->node) return DM_OK; /* a leaf gets .grad anyway */
@@ -417,6 +438,7 @@ dm_status dm_retain_grad(dm_Tensor *t) {
 }
 
 dm_status dm_add_hook(dm_Tensor *t, dm_Hook *hook) {
+  if (t->base) DM_TRY(dm_refresh_view(t));
   if (!dm_tensor_requires_grad(t))
     return dm_fail(DM_ESTATE, "register_hook: the tensor does not require grad");
   dm_Hook **at = t->node ? &t->node->hooks : &t->hooks;
