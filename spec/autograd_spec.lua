@@ -150,6 +150,23 @@ describe("in-place changes", function()
     assert.same({2.0, 20.0, 2.0}, numbers(x.grad))
   end)
 
+  it("may change what no gradient reads", function()
+    local x, other = leaf{1.0, 3.0}, leaf{5.0, 2.0}
+    local power = x ^ 3 -- with a number for the exponent the result is not saved
+    power:mul_(2)
+    local h, mean = x * 1, other * 1
+    local between, top = h:lerp(mean, 0.25), h:max(1)
+    h:zero_()
+    mean:zero_()
+    top:mul_(2);
+    (power:sum() + between:sum() + top):backward()
+    assert.same({6 + 0.75, 54 + 0.75 + 2}, numbers(x.grad))
+    assert.same({0.25, 0.25}, numbers(other.grad))
+    local y = leaf{1.0, 2.0} * 1
+    local z = leaf{3.0, 4.0}
+    local new = y:lerp_(z, 0.5)
+    assert.same({0.5, 0.5}, dm.autograd.grad(new:sum(), z):totable())
+  end)
   it("give a history to views made before, of what had none", function()
     local x = dm.tensor{1.0, 2.0, 3.0}:requires_grad_()
     local y = dm.zeros(6):view(2, 3) -- a view of what view() was given

@@ -578,9 +578,12 @@ static void end_history(History *h, bool restore) {
   dm_node_unref(&h->node);
 }
 
-static dm_status record_inplace(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
-                                const void *attr, dm_Tensor *t, dm_Tensor *old) {
-  DM_TRY(dm_record_op(op, n_in, in, attr, &t, old));
+/* Records a call whose rule has been applied and that changes t. */
+static dm_status record_inplace(const dm_Call *c, dm_Tensor *t, dm_Tensor *old) {
+  dm_Call changed = *c;
+  changed.n_out = 1;
+  changed.out[0] = t;
+  DM_TRY(dm_record(&changed, old));
   if (t->base) return dm_rebase(t);
   t->gen++; /* views made earlier rebuild their history when they are used */
   return DM_OK;
@@ -659,7 +662,7 @@ static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *con
                      dm_dtype_name((dm_DType)t->dtype));
     DM_TRY(refresh_views(n_in, in));
     /* the gradient reads the old value */
-    if (dm_saves_input(op, 0, n_in, in)) DM_TRY(dm_call(DM_OP_clone, 1, &t, NULL, &old));
+    if (dm_saves_input(c.save, 0, n_in, in)) DM_TRY(dm_call(DM_OP_clone, 1, &t, NULL, &old));
   }
   History old_history[2] = {0};
   dm_status st = DM_OK;
@@ -667,7 +670,7 @@ static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *con
   if (record) {
     save_history(&old_history[0], t);
     save_history(&old_history[1], t->base);
-    st = record_inplace(op, n_in, in, attr, t, old);
+    st = record_inplace(&c, t, old);
   }
   if (st == DM_OK) st = write_inplace(&c);
   if (st != DM_OK) t->storage->version--;

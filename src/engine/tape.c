@@ -223,10 +223,10 @@ static void give_history(dm_Node *n, int n_out, dm_Tensor *const *out) {
   if (!given) dm_node_unref(&n);
 }
 
-bool dm_saves_input(const dm_OpInfo *op, int i, int n_in, dm_Tensor *const *in) {
+bool dm_saves_input(uint32_t save, int i, int n_in, dm_Tensor *const *in) {
   if (!in[i]) return false;
-  if (op->save & ((uint32_t)I0 << i)) return true;
-  if (!(op->save & ((uint32_t)C0 << i))) return false;
+  if (save & ((uint32_t)I0 << i)) return true;
+  if (!(save & ((uint32_t)C0 << i))) return false;
   for (int j = 0; j < n_in; j++)
     if (j != i && in[j] && dm_tensor_requires_grad(in[j])) return true;
   return false;
@@ -236,7 +236,7 @@ dm_status dm_record(const dm_Call *c, dm_Tensor *save_in) {
   const dm_OpInfo *op = c->op;
   const int64_t attr_bytes = op->signature->attr_bytes;
   const uint32_t outputs = O0 | O1 | O2;
-  const bool inputs = op->save & ~outputs;
+  const bool inputs = c->save & ~outputs;
   dm_Node *n = node_new(op, c->n_in, c->in, c->n_out, c->out, inputs ? c->n_in : 0,
                         c->save & outputs, attr_bytes);
   if (!n) return DM_EMEM;
@@ -244,7 +244,7 @@ dm_status dm_record(const dm_Call *c, dm_Tensor *save_in) {
   dm_status st = DM_OK;
   const bool inplace = c->n_out == 1 && c->n_in > 0 && c->in[0] == c->out[0];
   for (int i = 0; i < c->n_in && i < 8 && n->saved_in; i++) {
-    if (!dm_saves_input(op, i, c->n_in, c->in)) continue;
+    if (!dm_saves_input(c->save, i, c->n_in, c->in)) continue;
     dm_Tensor *t = i == 0 && save_in ? save_in : c->in[i];
     if (t == c->in[i] && dm_remake_can(t)) {
       dm_remake_save(n, &n->saved_in[i], i, -1);

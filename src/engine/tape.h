@@ -10,7 +10,7 @@
 
 /* Does the gradient of this call read input i? A row's C0 counts only when another input
    requires a gradient. */
-bool dm_saves_input(const dm_OpInfo *op, int i, int n_in, dm_Tensor *const *in);
+bool dm_saves_input(uint32_t save, int i, int n_in, dm_Tensor *const *in);
 /* Records one call; its float outputs get the node. save_in, unless NULL, is saved in place
    of input 0: the old value of a tensor that the call changes in place. */
 dm_status dm_record(const dm_Call *c, dm_Tensor *save_in);

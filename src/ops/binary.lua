@@ -37,6 +37,7 @@ op.binary "div" {
 
 op.binary "pow" {
   tensors = "x#, exponent#",
+  rule = "pow_rule",
   saves = "I0 I1 O0",
   autocast = {cuda = "fp32"},
   doc = "x to the exponent",

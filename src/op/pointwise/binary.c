@@ -198,6 +198,13 @@ static bool simple_power_grad(dm_Grad *g) {
   return true;
 }
 
+/* The result serves the exponent's gradient, which a number has not. */
+dm_status pow_rule(dm_Call *c) {
+  double p;
+  if (dm_is_number(c->in[1], &p)) c->save &= ~(uint32_t)O0;
+  return binary_rule(c);
+}
+
 /* d a^b: b a^(b-1), and a^b log a; 0 where the exponent or the value is 0, whatever gy is. */
 void pow_grad(dm_Grad *g) {
   if (simple_power_grad(g)) return;

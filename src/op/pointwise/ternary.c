@@ -140,7 +140,11 @@ static dm_status float_result(dm_Call *c) {
   return broadcast_all(c, r);
 }
 
-dm_status lerp_rule(dm_Call *c) { return float_result(c); }
+dm_status lerp_rule(dm_Call *c) {
+  double w;
+  if (dm_is_number(c->in[2], &w)) c->save &= I2; /* the other two serve the weight's gradient */
+  return float_result(c);
+}
 
 dm_status lerp_cpu(dm_Call *c) { return run(c->out[0], 3, c->in, DM_TRIPLE_lerp, 0, 0); }
 

@@ -137,6 +137,7 @@ dm_status max_rule(dm_Call *c) {
   dm_out_reduced(c, 0, c->in[0], mask, keep, (dm_DType)c->in[0]->dtype);
   dm_out_reduced(c, 1, c->in[0], mask, keep, DM_I64);
   c->n_out = a->dim.set ? 2 : 1;
+  if (a->dim.set) c->save &= O1; /* the gradient reads positions alone */
   return DM_OK;
 }
 dm_status max_cpu(dm_Call *c) {
