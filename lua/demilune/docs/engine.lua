@@ -633,8 +633,9 @@
 ---```
 ---@name Tensor.retain_grad
 
---- Calls fn(gradient) when the gradient of x is known; what it returns, of the same shape, replaces
---- it. The handle has remove().
+--- Calls fn(gradient) when the gradient of x is known: once a backward pass, of a leaf with the sum
+--- of what came by all ways, at the end of the pass. What it returns, of the same shape, replaces it.
+--- The handle has remove().
 ---@param fn fun(gradient: demilune.Tensor): demilune.Tensor?
 ---@return any handle
 ---```lua
