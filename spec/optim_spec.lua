@@ -355,6 +355,19 @@ describe("optim", function()
     assert.error_matches(function() S.CosineAnnealingWarmRestarts(opt, 0) end, "from 1 up")
   end)
 
+  it("a CyclicLR behind another schedule leaves that one its rate", function() -- PyTorch 2.15's
+    local S = optim.lr_scheduler
+    local o = optim.SGD({dm.ones(1, {requires_grad = true})}, {lr = 0.1, momentum = 0.9})
+    local s = S.SequentialLR(o, {S.LinearLR(o, {start_factor = 0.1, total_iters = 7}),
+      S.CyclicLR(o, {base_lr = 0.01, max_lr = 0.2, step_size_up = 3})}, {milestones = {5}})
+    o:step()
+    s:step()
+    assert.near(0.02285714285714286, o.param_groups[1].lr, 1e-12)
+    local alone = optim.SGD({dm.ones(1, {requires_grad = true})}, {lr = 0.1, momentum = 0.9})
+    S.CyclicLR(alone, {base_lr = 0.01, max_lr = 0.2})
+    assert.equal(0.01, alone.param_groups[1].initial_lr)
+  end)
+
   it("schedules go on from their state", function()
     local S = optim.lr_scheduler
     local makers = {

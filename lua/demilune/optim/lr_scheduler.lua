@@ -79,8 +79,9 @@ end
 
 caller.with_colon(Schedule, "scheduler", "step state_dict load_state_dict get_last_lr")
 
--- A class of schedules. text: its settings, behind the optimizer; prepare(self)
--- runs before the first rates are set; rate(self, i, group) gives group i's, from that of the
+-- A class of schedules. text: its settings, behind the optimizer; prepare(self, fresh)
+-- runs before the first rates are set, fresh: of an optimizer that no schedule had before;
+-- rate(self, i, group) gives group i's, from that of the
 -- step before where schedules shall combine. class.closed(self, i) then gives it without, for
 -- step(epoch).
 local function schedule(name, text, rate, prepare)
@@ -94,11 +95,13 @@ local function schedule(name, text, rate, prepare)
     settings.optimizer = nil
     local self = setmetatable({optimizer = optimizer, settings = settings, last_epoch = 0,
       base_lrs = {}}, class)
+    local fresh = false
     for i, group in ipairs(optimizer.param_groups) do
+      fresh = fresh or group.initial_lr == nil
       group.initial_lr = group.initial_lr or group.lr
       self.base_lrs[i] = group.initial_lr
     end
-    if prepare then prepare(self) end
+    if prepare then prepare(self, fresh) end
     self:begin()
     return self
   end
@@ -329,11 +332,11 @@ schedule("CyclicLR", [[base_lr: number|numbers, max_lr: number|numbers,
     if group.betas then group.betas[1] = momentum else group.momentum = momentum end
   end
   return self.base_lrs[i] + (of_group(s.max_lr, i) - self.base_lrs[i]) * position
-end, function(self)
+end, function(self, fresh)
   local s = self.settings
   for i, group in ipairs(self.optimizer.param_groups) do
     self.base_lrs[i] = of_group(s.base_lr, i)
-    group.initial_lr = self.base_lrs[i]
+    if fresh then group.initial_lr = self.base_lrs[i] end
     if s.cycle_momentum and group.momentum == nil and not group.betas then
       caller.raise("CyclicLR: cycle_momentum wants an optimizer with momentum or betas")
     end
