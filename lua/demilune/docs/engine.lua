@@ -634,8 +634,8 @@
 ---@name Tensor.retain_grad
 
 --- Calls fn(gradient) when the gradient of x is known: once a backward pass, of a leaf with the sum
---- of what came by all ways, at the end of the pass. What it returns, of the same shape, replaces it.
---- The handle has remove().
+--- of what came by all ways, at the end of the pass. What fn returns, of the same shape, replaces
+--- the gradient. The handle has remove().
 ---@param fn fun(gradient: demilune.Tensor): demilune.Tensor?
 ---@return any handle
 ---```lua
