@@ -2,7 +2,9 @@
 -- until the scenario passes without a refusal. Each walk runs twice: only that request fails, or
 -- that one and all after it. A refused run must raise a Lua error that names memory, or give the
 -- right result because the engine collected garbage and tried again. It must leak nothing, and the
--- next run must succeed. scripts/test --parts=sanitizers runs this file under AddressSanitizer.
+-- next run must succeed. scripts/test --parts=sanitizers runs this file under AddressSanitizer,
+-- a process per processor: with the argument 1/2 it walks the first of two shares of the scenarios,
+-- with a scenario's name that one.
 
 local dm = require "demilune"
 local hooks = require("demilune.core")._test
@@ -512,9 +514,15 @@ local function warm_up(s)
 end
 
 local only = arg and arg[1]
+local share, shares = (only or ""):match "^(%d+)/(%d+)$"
+local function chosen(i)
+  if share then return i % tonumber(shares) == tonumber(share) - 1 end
+  return not only or scenarios[i].name == only
+end
+
 local passed, failed, refused = 0, 0, 0
-for _, s in ipairs(scenarios) do
-  if not only or s.name == only then
+for i, s in ipairs(scenarios) do
+  if chosen(i) then
     local problem = warm_up(s)
     for _, sticky in ipairs{false, true} do
       if problem then break end
