@@ -604,6 +604,28 @@ static void check_wino(const dm_Kernel *kn, const dm_Kernel *plain) {
   }
 }
 
+/* The transforms of 4 x 4 outputs, of all lanes at once. */
+static void check_wino4(const dm_Kernel *kn, const dm_Kernel *plain) {
+  enum { LANES = 16, E = LANES + 3, SIZE = 35 * E + LANES, OUT = 16 * LANES };
+  void *d = random_array(DM_F32, 36 * LANES), *dy = random_array(DM_F32, 16 * LANES);
+  void *m = random_array(DM_F32, SIZE);
+  for (int pass = 0; pass < 3; pass++) {
+    const int64_t size = pass < 2 ? SIZE : OUT;
+    void *to[2] = {random_array(DM_F32, size), new_array(DM_F32, size)};
+    memcpy(to[1], to[0], (size_t)size * 4);
+    for (int i = 0; i < 2; i++) {
+      const dm_Kernel *const k = i ? plain : kn;
+      if (pass == 0) k->wino4_in(d, to[i], E);
+      else if (pass == 1) k->wino4_grad(dy, to[i], E);
+      else k->wino4_out(m, E, 0.5f, to[i]);
+    }
+    check(guards_hold(DM_F32, size, to[0]) && memcmp(to[0], to[1], (size_t)size * 4) == 0,
+          "kernel: Winograd's transforms of 4 x 4 outputs");
+    free_array(to[0]), free_array(to[1]);
+  }
+  free_array(d), free_array(dy), free_array(m);
+}
+
 static void check_variant(const dm_Kernel *(*kernel)(dm_DType)) {
   static const dm_DType reals[] = {DM_F32, DM_F64}, from[] = {DM_F32, DM_F16, DM_BF16};
   for (int i = 0; i < 2; i++) {
@@ -620,6 +642,7 @@ static void check_variant(const dm_Kernel *(*kernel)(dm_DType)) {
     }
   }
   check_wino(kernel(DM_F32), dm_kernel_plain(DM_F32));
+  check_wino4(kernel(DM_F32), dm_kernel_plain(DM_F32));
 }
 
 /* Pairs of bfloat16 against sums in double. Element (i, p) of a lies at i * a_rs + p * a_cs;
@@ -830,10 +853,11 @@ static void check_conv_dims(const dm_ConvDims *d, dm_DType t) {
     ok[0] = ok[0] && dm_conv2d_fwd(d, t, x, w, biased ? bias : NULL, got[0]) == DM_OK;
     ok[1] = ok[1] && dm_conv2d_dx(d, t, dy, w, biased ? bias : NULL, got[1]) == DM_OK;
     ok[2] = ok[2] && dm_conv2d_dw(d, t, dy, x, got[2]) == DM_OK;
-    const int64_t rs = d->r * d->s;
-    ok[0] = ok[0] && near_all(t, got[0], y, ny, d->c / d->groups * rs);
-    ok[1] = ok[1] && near_all(t, got[1], dx, nx, d->o / d->groups * rs);
-    ok[2] = ok[2] && near_all(t, got[2], dw, nw, d->n * d->p * d->q);
+    /* Winograd's transforms multiply errors, by some three where tiles are 4 x 4 */
+    const int64_t rs = d->r * d->s, more = rs == 9 && d->stride[0] * d->stride[1] == 1 ? 3 : 1;
+    ok[0] = ok[0] && near_all(t, got[0], y, ny, more * d->c / d->groups * rs);
+    ok[1] = ok[1] && near_all(t, got[1], dx, nx, more * d->o / d->groups * rs);
+    ok[2] = ok[2] && near_all(t, got[2], dw, nw, more * d->n * d->p * d->q);
     for (int j = 0; j < 3; j++) {
       if (threads == 1) {
         first[j] = got[j];
@@ -908,6 +932,21 @@ static void check_conv(void) {
                      .dil = {1, 1}};
     if (set_output(&d)) check_conv_dims(&d, types[i++ % 4]);
   }
+  /* as many tiles as Winograd's 4 x 4 outputs want */
+  for (int i = 0; i < 12;) {
+    dm_ConvDims d = {.n = 4 + below(3),
+                     .c = 32 + below(9),
+                     .h = 15 + below(8),
+                     .w = i % 3 ? 15 + below(8) : 63 + below(10),
+                     .o = 32 + below(9),
+                     .r = 3,
+                     .s = 3,
+                     .groups = 1,
+                     .stride = {1, 1},
+                     .pad = {below(3), below(3)},
+                     .dil = {1, 1}};
+    if (set_output(&d)) check_conv_dims(&d, types[i++ % 3]);
+  }
   /* more tiles than one chunk of dw holds */
   const dm_ConvDims chunks = {.n = 3,
                               .c = 41,
@@ -923,6 +962,7 @@ static void check_conv(void) {
                               .pad = {1, 1},
                               .dil = {1, 1}};
   check_conv_dims(&chunks, DM_F32);
+  check_conv_dims(&chunks, DM_F16);
   /* small planes and many images; 1 x 1 on large ones, in groups and images, from many
      channels and from few */
   for (int i = 0; i < 40;) {

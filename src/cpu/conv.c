@@ -5,7 +5,7 @@
      dense      one matrix product with a matrix (O PQ, C HW) spread from the weights
      pointwise  one matrix product an image, of the planes as they are
      depthwise  the taps of each plane, where a group has one input channel
-     winograd   F(2 x 2, 3 x 3): 16 products where others do 36
+     winograd   F(4 x 4, 3 x 3), 36 products where others do 144, or F(2 x 2, 3 x 3), 16 for 36
      implicit   a matrix product of gathered positions, for every shape */
 #include "cpu/conv.h"
 
@@ -54,8 +54,8 @@ static bool serves_depthwise(const dm_ConvDims *d, dm_DType t, Pass pass) {
 
 /* 3 x 3 kernels of stride 1 with enough channels to pay for the transforms. Processors that
    multiply pairs of bfloat16 do that twice as fast and without transforms: a step of
-   ResNet-18 on 32 x 32 images took 0.83 of the time that Winograd's took. In dw a transform
-   pays by the products that use it, and costs more in short rows. */
+   ResNet-18 on 32 x 32 images took 0.83 of the time that F(2 x 2, 3 x 3) took. In dw a
+   transform pays by the products that use it, and costs more in short rows. */
 static bool serves_winograd(const dm_ConvDims *d, dm_DType t, Pass pass) {
   enum { CHANNELS = 32, DW_WORTH = 640 /* channels times tiles of a row */ };
   const int64_t channels = dm_min_i64(d->c, d->o);

@@ -503,7 +503,10 @@ static const dm_Kernel avx2_f32 = {.type = DM_F32,
                                    .stencil = stencil_f32,
                                    .wino_in = wino_in,
                                    .wino_grad = wino_grad,
-                                   .wino_out = wino_out};
+                                   .wino_out = wino_out,
+                                   .wino4_in = wino4_in,
+                                   .wino4_grad = wino4_grad,
+                                   .wino4_out = wino4_out};
 static const dm_Kernel avx2_f64 = {.type = DM_F64,
                                    .mr = MR,
                                    .nr = 8,

@@ -10,6 +10,7 @@
    first-level cache while panels of A pass by. */
 #include "cpu/gemm_kernel.h"
 
+#include "cpu/transpose.h"
 #include "cpu/vec.h"
 
 #include <string.h>
@@ -97,7 +98,10 @@ static const dm_Kernel plain_f32 = {.type = DM_F32,
                                     .stencil = dm_stencil_f32,
                                     .wino_in = wino_in,
                                     .wino_grad = wino_grad,
-                                    .wino_out = wino_out};
+                                    .wino_out = wino_out,
+                                    .wino4_in = wino4_in,
+                                    .wino4_grad = wino4_grad,
+                                    .wino4_out = wino4_out};
 static const dm_Kernel plain_f64 = {.type = DM_F64,
                                     .mr = MR,
                                     .nr = NR_F64,

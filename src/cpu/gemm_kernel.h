@@ -57,9 +57,12 @@ enum { DM_SLACK = 8 };
 typedef void dm_StencilFn(const void *src, const int32_t *at, int64_t k, const void *w,
                           int64_t w_step, int64_t n, void *dst, bool add);
 
-/* The transforms of winograd.inc. */
+/* The transforms of winograd.inc. Those of 4 x 4 outputs interpolate at 0, +-A and +-B. */
+#define WINO_A 0.625f
+#define WINO_B 1.5f
 typedef void dm_WinoInFn(const float *line, int64_t line_step, int n, float *dst,
                          int64_t e_step);
+typedef void dm_WinoLanesFn(const float *area, float *dst, int64_t e_step);
 typedef void dm_WinoOutFn(const float *m, int64_t e_step, float bias, float *line);
 
 /* A panel of k floats a lane, each a bfloat16 of 32 bits, becomes one of pairs in its memory.
@@ -85,7 +88,8 @@ typedef struct dm_Kernel {
   dm_GatherFn *gather, *gather_t;
   dm_StencilFn *stencil;
   dm_WinoInFn *wino_in, *wino_grad; /* of DM_F32 */
-  dm_WinoOutFn *wino_out;
+  dm_WinoLanesFn *wino4_in, *wino4_grad;
+  dm_WinoOutFn *wino_out, *wino4_out;
   /* Panels hold pairs of bfloat16, as much of DM_F32's bytes: `tile` and `turned` count pairs,
      all others k. The gathers read bfloat16. There are no stencil and no transforms; nr is that
      of DM_F32. */

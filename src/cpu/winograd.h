@@ -1,5 +1,5 @@
 /* 3 x 3 convolutions with stride 1 and dilation 1, of one group, by Winograd's minimal
-   filtering F(2 x 2, 3 x 3). conv.c says when; operands as in conv.h. */
+   filtering F(4 x 4, 3 x 3) or F(2 x 2, 3 x 3). conv.c says when; operands as in conv.h. */
 #ifndef DM_WINOGRAD_H
 #define DM_WINOGRAD_H
 
