@@ -87,7 +87,7 @@ describe("documentation", function()
   it("lists the methods of a class and of its bases, and tells each", function()
     local text = help "optim.SGD"
     assert.matches("methods:\n +add_param_group%(group%) +Adds a group", text)
-    assert.matches("\n +zero_grad%(%) +Drops the parameters' gradients", text)
+    assert.matches("\n +zero_grad%(set_to_none%) +Drops the parameters' gradients", text)
     assert.matches("\n +state_dict%(%) .* %.%.%.\n", text)
     assert.matches("\n +iter%(%) +for i, x, y in loader:iter", help "DataLoader")
     assert.matches("\n +unscale_%(optimizer%).*\n +update%(new_scale%)", help "GradScaler")

@@ -98,6 +98,27 @@ describe("optim", function()
     assert.equal(9, adam.state[q].step:item())
   end)
 
+  it("zero_grad keeps gradients as zeros if asked: momentum and decay go on", function()
+    for _, given in ipairs{{set_to_none = false}, false} do
+      local p = dm.ones(1, {requires_grad = true})
+      local opt = optim.SGD({p}, {lr = 0.1, momentum = 0.5})
+      trained(opt, p, {1})
+      opt:zero_grad(given)
+      assert.equal(0, p.grad:item())
+      opt:step()
+      assert.is_true(math.abs(p:item() - 0.85) < 1e-6)
+      opt:zero_grad{set_to_none = true}
+      assert.is_nil(p.grad)
+      opt:step()
+      assert.is_true(math.abs(p:item() - 0.85) < 1e-6)
+    end
+    local layer = dm.nn.Linear(2, 1)
+    layer(dm.ones(1, 2)):sum():backward()
+    layer:zero_grad{set_to_none = false}
+    assert.same({0, 0}, layer.weight.grad[1]:totable())
+    assert.error_matches(function() layer:zero_grad{set_to_non = false} end, "set_to_none")
+  end)
+
   it("updates a parameter that is not dense", function()
     local p = dm.zeros(2, 3):t():detach():requires_grad_()
     local opt = optim.SGD({p}, {lr = 1})

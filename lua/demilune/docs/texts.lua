@@ -263,7 +263,8 @@ local texts = {
     .. "but its own buffers do not move with them; returns the module",
   ["nn.Module.train"] = "model:train(mode = true): training mode, for dropout and batch norms, "
     .. "here and below; returns the module",
-  ["nn.Module.zero_grad"] = "model:zero_grad(): drops the gradients of all parameters",
+  ["nn.Module.zero_grad"] = "model:zero_grad(set_to_none = true): drops the gradients of all "
+    .. "parameters; false: makes them zeros",
   ["nn.utils.prune.custom_from_mask"] = "prunes where a mask, of the tensor's shape, is 0; "
     .. "returns the module",
   ["nn.utils.prune.identity"] = "prunes nothing, but adds the mask; returns the module",

@@ -33,6 +33,7 @@ local listing = require "demilune.listing"
 local options = require "demilune.options"
 local absent = require "demilune.absent"
 local shown = require "demilune.shown"
+local zeroing = require "demilune.zeroing"
 
 local Module = {}
 Module.__index = Module
@@ -396,10 +397,12 @@ function Module:requires_grad_(on)
   return self
 end
 
---- Drops the gradients of all parameters.
-function Module:zero_grad()
+--- Drops the gradients of all parameters; set_to_none = false makes them zeros instead.
+---@param set_to_none? boolean true
+function Module:zero_grad(set_to_none)
+  local keeps = set_to_none ~= nil and zeroing.keeps(set_to_none)
   each_tensor(self, is_parameter, function(_, p)
-    p.grad = nil
+    if keeps then zeroing.zero(p) else p.grad = nil end
     divided.drop(p)
   end)
 end

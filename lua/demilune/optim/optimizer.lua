@@ -15,6 +15,7 @@ local options = require "demilune.options"
 local replay = require "demilune.replay"
 local shown = require "demilune.shown"
 local slices = require "demilune.distributed.slices"
+local zeroing = require "demilune.zeroing"
 
 local drop_grads, on_one_device, warn_autocast =
   core.drop_grads, core.on_one_device, core.warn_autocast
@@ -130,11 +131,19 @@ function Optimizer:add_param_group(group)
   self.param_groups[#self.param_groups + 1] = new
 end
 
---- Drops the parameters' gradients: .grad is nil afterwards.
-function Optimizer:zero_grad()
+--- Drops the parameters' gradients: .grad is nil afterwards. set_to_none = false makes them
+--- zeros instead.
+---@param set_to_none? boolean true
+function Optimizer:zero_grad(set_to_none)
   if self == nil then caller.dotted("optimizer", "zero_grad") end
   local groups = self.param_groups
-  for i = 1, #groups do drop_grads(groups[i].params) end
+  if set_to_none == nil or not zeroing.keeps(set_to_none) then
+    for i = 1, #groups do drop_grads(groups[i].params) end
+    return
+  end
+  for i = 1, #groups do
+    for _, p in ipairs(groups[i].params) do zeroing.zero(p) end
+  end
 end
 
 -- For a group whose parameters are on several devices: a group for each device, with all its

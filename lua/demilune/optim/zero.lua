@@ -409,9 +409,11 @@ function ZeroRedundancyOptimizer:widen_gradients()
   Optimizer.widen_gradients(self.shared and self.optim or self)
 end
 
---- Drops the gradients: those of the parameters, and this rank's share.
-function ZeroRedundancyOptimizer:zero_grad()
-  Optimizer.zero_grad(self)
+--- Drops the gradients: those of the parameters, and this rank's share. set_to_none = false makes
+--- zeros of those of whole parameters instead.
+---@param set_to_none? boolean true
+function ZeroRedundancyOptimizer:zero_grad(set_to_none)
+  Optimizer.zero_grad(self, set_to_none)
   for _, one in ipairs(self.shared or {}) do divided.drop(one.param) end
 end
 
