@@ -333,6 +333,11 @@ local function loaded_value(self, p, name, value, dtype)
   return core.keep(value:to{dtype = counter or dtype, device = device, copy = true})
 end
 
+-- Whether an option that may be nil was so in the saved group: it is then not in the table.
+local function is_unset(option, from)
+  return not option.required and option.default == nil and from[option.name] == nil
+end
+
 -- Copies the state to the parameters' devices; buffers take their parameter's dtype,
 -- or float32 where it has a master; counters keep theirs, and may be numbers.
 function Optimizer:load_state_dict(saved)
@@ -345,6 +350,9 @@ function Optimizer:load_state_dict(saved)
       if key ~= "params" then
         group[key] = type(value) == "table" and {table.unpack(value)} or value
       end
+    end
+    for _, option in ipairs(options.parameters(self.class) or {}) do
+      if is_unset(option, from) then group[option.name] = nil end
     end
     for i, p in ipairs(group.params) do
       local buffers = saved.state[from.params[i]]
