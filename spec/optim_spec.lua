@@ -112,6 +112,10 @@ describe("optim", function()
       opt:step()
       assert.is_true(math.abs(p:item() - 0.85) < 1e-6)
     end
+    local p = dm.ones(2, {requires_grad = true})
+    p.grad = dm.ones(1):expand(2)
+    optim.SGD{p}:zero_grad(false)
+    assert.same({0, 0}, p.grad:totable())
     local layer = dm.nn.Linear(2, 1)
     layer(dm.ones(1, 2)):sum():backward()
     layer:zero_grad{set_to_none = false}

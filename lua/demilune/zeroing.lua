@@ -13,7 +13,15 @@ function zeroing.keeps(...)
   return select("#", ...) > 0 and not bind(...).set_to_none
 end
 
---- Makes the gradient of p zero, in its place, if there is one.
+-- Whether several elements share one place in memory.
+local function is_expanded(t)
+  for d, step in ipairs(t:stride()) do
+    if step == 0 and t:size(d) > 1 then return true end
+  end
+  return false
+end
+
+--- Makes the gradient of p zero, if there is one: in its place, but for an expanded one.
 function zeroing.zero(p)
   local grad = p.grad
   if not grad then return end
@@ -22,7 +30,7 @@ function zeroing.zero(p)
     grad = grad:detach()
     p.grad = grad
   end
-  grad:zero_()
+  if is_expanded(grad) then p.grad = core.zeros_like(grad) else grad:zero_() end
 end
 
 return zeroing
