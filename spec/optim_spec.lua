@@ -135,6 +135,21 @@ describe("optim", function()
     assert.is_nil(opt.param_groups[1].max_eval)
   end)
 
+  it("without decay an infinite weight leaves its gradient as it is", function() -- as PyTorch's
+    for _, name in ipairs{"SGD", "Adam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam",
+      "RAdam", "ASGD"} do
+      local p = dm.tensor({-math.huge, 1}, {requires_grad = true})
+      local opt = optim[name]({p}, {lr = 0.1})
+      p.grad = dm.tensor{0.0, 1}
+      opt:step()
+      assert.equal(-math.huge, p[1]:item(), name)
+      for key, value in pairs(opt.state[p] or {}) do
+        local wanted = key == "ax" and -math.huge or key == "exp_inf" and 9.99999993922529e-09 or 0
+        if value:dim() > 0 then assert.equal(wanted, value[1]:item(), name .. " " .. key) end
+      end
+    end
+  end)
+
   it("updates a parameter that is not dense", function()
     local p = dm.zeros(2, 3):t():detach():requires_grad_()
     local opt = optim.SGD({p}, {lr = 1})
