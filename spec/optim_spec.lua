@@ -265,6 +265,27 @@ describe("optim", function()
       assert.equal(44, opt.state[p].memory.func_evals)
     end)
 
+    it("searches a line within max_eval, to 1e-9 whatever tolerance_change is", function()
+      for _, case in ipairs{ -- options, PyTorch's evaluations and its last weight
+        {{max_eval = 1}, 2, 0.3}, {{max_eval = 4}, 5, -0.007721880735263375}, {{}, 26, 6.28203e-11},
+        {{max_eval = 8}, 9, -0.0006212069161325357}, {{tolerance_change = 0.1}, 26, 6.28203e-11},
+        {{tolerance_change = 0, max_iter = 3, max_eval = 60}, 33, 6.28203e-11}} do
+        local options, wanted, last = table.unpack(case)
+        options.line_search_fn, options.lr = "strong_wolfe", 5
+        local p = dm.tensor({1, -2, 0.3}, {dtype = "float64"}):requires_grad_()
+        local opt, slopes, n = optim.LBFGS({p}, options), dm.tensor{1.0, 3, 9}:double(), 0
+        opt:step(function()
+          n = n + 1
+          opt:zero_grad()
+          local loss = p:abs():dot(slopes)
+          loss:backward()
+          return loss
+        end)
+        assert.equal(wanted, n)
+        assert.is_true(math.abs(last - p[3]:item()) < 1e-14)
+      end
+    end)
+
     it("maximizes, as it minimizes the negated loss", function()
       for _, search in ipairs{false, "strong_wolfe"} do
         local function opts(maximize)

@@ -80,17 +80,18 @@ local function cubic_minimum(p, q, low, high)
   return math.min(math.max(t, low), high)
 end
 
-local FALL, CURVE, MOST = 1e-4, 0.9, 25 -- the conditions' constants, and evaluations
+-- The conditions' constants, and the least bracket that is searched, whatever tolerance_change is.
+local FALL, CURVE, LEAST = 1e-4, 0.9, 1e-9
 
 -- From `start` (t = 0) with first step t: a point that meets the conditions, or the best
--- one seen. at(t) evaluates.
-local function strong_wolfe(at, t, start, least)
+-- one seen after `most` further evaluations, and how many there were. at(t) evaluates.
+local function strong_wolfe(at, t, start, most)
   local function is_low(p) return p.f <= start.f + FALL * p.t * start.slope end
   local function is_flat(p) return math.abs(p.slope) <= -CURVE * start.slope end
 
   local before, p, n = start, at(t), 0
   local low, high -- the ends of the bracket, the lower one first
-  while n < MOST do
+  while n < most do
     if not is_low(p) or n > 1 and p.f >= before.f or not is_flat(p) and p.slope >= 0 then
       low, high = before, p
       break
@@ -103,7 +104,7 @@ local function strong_wolfe(at, t, start, least)
   if high.f < low.f then low, high = high, low end
 
   local was_near_an_end = false
-  while n < MOST and math.abs(high.t - low.t) * start.reach >= least do
+  while n < most and math.abs(high.t - low.t) * start.reach >= LEAST do
     local first, last = math.min(low.t, high.t), math.max(low.t, high.t)
     local next_t, margin = cubic_minimum(low, high), 0.1 * (last - first)
     local is_near_an_end = math.min(last - next_t, next_t - first) < margin
@@ -158,8 +159,9 @@ local function remember(m, g, size)
 end
 
 -- One iteration from `here`; -> the next point and its evaluations, or nil if the
--- direction does not lead down. `last`: nothing is evaluated after the step.
-local function iterate(params, closure, m, o, here, last)
+-- direction does not lead down. most: how many evaluations a line search has left. `last`: nothing
+-- is evaluated after a step of fixed length.
+local function iterate(params, closure, m, o, here, most, last)
   local _ <close> = core.scope()
   m.n_iter = m.n_iter + 1
   local is_first = m.n_iter == 1
@@ -184,7 +186,7 @@ local function iterate(params, closure, m, o, here, last)
       point.t, point.slope = t, point.g:dot(m.d):item()
       return point
     end
-    local found, count = strong_wolfe(at, m.t, here, o.tolerance_change)
+    local found, count = strong_wolfe(at, m.t, here, most)
     m.t = found.t
     for i, p in ipairs(params) do p:copy_(start[i]) end
     move(params, m.t, m.d)
@@ -218,7 +220,7 @@ function LBFGS:step(closure)
   local evaluations, most = 1, o.max_eval or o.max_iter * 5 // 4
   local done = largest(here.g) <= o.tolerance_grad
   for i = 1, done and 0 or o.max_iter do
-    local point, count = iterate(params, closure, m, o, here, i == o.max_iter)
+    local point, count = iterate(params, closure, m, o, here, most - evaluations, i == o.max_iter)
     if not point then break end
     evaluations = evaluations + count
     local change = math.abs(point.f - here.f)
