@@ -16,6 +16,25 @@ describe("backward", function()
     assert.same({5.0, 7.0}, numbers(x.grad))
   end)
 
+  -- PyTorch gives 0.12229360181091000 for 4.5 ^ (-2/3) / 3.
+  it("keeps a number's float64 in the gradients of pow and atan2", function()
+    local x = dm.tensor({4.5}, {dtype = "float64", requires_grad = true})
+    local function grad(y, order)
+      if order == 0 then return y:item() end
+      return grad(dm.autograd.grad(y:sum(), x, {create_graph = true}), order - 1)
+    end
+    local function near(wanted, got)
+      assert.is_true(math.abs(got / wanted - 1) < 1e-14, ("%.17g, not %.17g"):format(got, wanted))
+    end
+    for _, p in ipairs{1 / 3, 0.1, 2.7, -0.3} do
+      near(p * 4.5 ^ (p - 1), grad(x ^ p, 1))
+      near(p * (p - 1) * 4.5 ^ (p - 2), grad(x ^ p, 2))
+      near(p / (4.5 ^ 2 + p * p), grad(dm.atan2(x, p), 1))
+    end
+    (x ^ (1 / 3)):backward()
+    near(4.5 ^ (-2 / 3) / 3, x.grad:item())
+  end)
+
   it("gives no gradient to what does not require one", function()
     local x, y = leaf{1.0}, dm.tensor{2.0};
     (x * y):sum():backward()

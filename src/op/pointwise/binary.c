@@ -213,7 +213,9 @@ void pow_grad(dm_Grad *g) {
   dm_Tensor *a = dm_x_widen(x, g->in[0]), *b = dm_x_widen(x, g->in[1]);
   dm_Tensor *zero = dm_x_number(x, 0);
   if (g->need[0]) {
-    dm_Tensor *d = x_mul(x, b, dm_x(x, DM_OP_pow, NULL, 2, a, x_shift(x, b, -1)));
+    double p; /* arithmetic between two numbers would round to float32 */
+    dm_Tensor *less = dm_is_number(b, &p) ? dm_x_number(x, p - 1) : x_shift(x, b, -1);
+    dm_Tensor *d = x_mul(x, b, dm_x(x, DM_OP_pow, NULL, 2, a, less));
     g->gx[0] = x_where(x, equals(x, b, 0), zero, x_mul(x, gy, d));
   }
   if (g->need[1]) {
@@ -268,7 +270,9 @@ void atan2_grad(dm_Grad *g) {
   }
   a = dm_x_widen(x, a);
   b = dm_x_widen(x, b);
-  dm_Tensor *r2 = x_add(x, x_mul(x, a, a), x_mul(x, b, b));
+  double p; /* arithmetic between two numbers would round to float32 */
+  dm_Tensor *b2 = dm_is_number(b, &p) ? dm_x_number(x, p * p) : x_mul(x, b, b);
+  dm_Tensor *r2 = x_add(x, x_mul(x, a, a), b2);
   dm_Tensor *origin = equals(x, r2, 0), *zero = dm_x_number(x, 0);
   dm_Tensor *safe = x_where(x, origin, dm_x_number(x, 1), r2);
   dm_Tensor *w = x_where(x, origin, zero, x_div(x, dm_x_widen(x, gy), safe));
