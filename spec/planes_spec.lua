@@ -235,6 +235,11 @@ describe("layers that move numbers", function()
     same(x:repeat_interleave(2, 3):repeat_interleave(2, 4), nn.Upsample{scale_factor = 2}(x))
     local y = nn.Upsample{size = {7, 7}, mode = "bilinear", align_corners = true}(x)
     same(x, y:slice(3, 1, 7, 2):slice(4, 1, 7, 2))
+    -- as PyTorch does: a dim whose size stays is copied, whatever the factor says
+    for _, mode in ipairs{"bilinear", "bicubic"} do
+      local row = dm.tensor{{{{1, 5, 2.0}}}}
+      same(row, dm.interpolate(row, {scale_factor = {1, 1.3}, mode = mode, antialias = true}))
+    end
     assert.error_matches(function() nn.Upsample{} end, "one of them")
     assert.error_matches(function() dm.interpolate(x, {size = 3, mode = "linear"}) end, "wants 1")
     assert.error_matches(function() dm.interpolate(x, {size = 3, align_corners = true}) end,

@@ -362,8 +362,10 @@ static double filter_at(Mode mode, double t) {
 }
 
 /* t with dim d resized by a filter that is as wide as `scale` elements where that is more than
-   one, whose weights sum to 1: a product with the matrix (in, out) of the weights. */
+   one, whose weights sum to 1: a product with the matrix (in, out) of the weights. A dim that
+   keeps its size stays as it is, whatever the scale_factor, as without antialias. */
 static dm_Tensor *filtered(dm_X *x, dm_Tensor *t, int d, const Axis *a, Mode mode) {
+  if (a->in == a->out) return t;
   const double wide = fmax(a->scale, 1), support = (mode == BILINEAR ? 1 : 2) * wide;
   dm_Tensor *weights = NULL;
   x->st = x->st != DM_OK ? x->st
