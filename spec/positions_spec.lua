@@ -162,6 +162,20 @@ describe("fractional windows", function()
     assert.is_true(dm.equal(y, (F.fractional_max_pool3d(volume, 2, {output_size = {4, 6, 3}}))))
   end)
 
+  it("of three dims read the samples as PyTorch: D, H, W", function()
+    local x = dm.arange(0, 511, {dtype = "float64"}):reshape(1, 1, 8, 8, 8)
+    local y = F.fractional_max_pool3d(x, {3, 2, 1}, {output_ratio = 0.5,
+      _random_samples = dm.tensor{{{0.805, 0.882, 0.9595}}}})
+    local function axis(d, step) -- where the windows end, from 0
+      local at = y[1][1]
+      for other = 3, 1, -1 do if other ~= d then at = at:select(other, 1) end end
+      return (at:long():floor_divide(step) % 8):totable()
+    end
+    assert.same({2, 4, 5, 7}, axis(1, 64))
+    assert.same({1, 3, 5, 7}, axis(2, 8))
+    assert.same({0, 2, 4, 7}, axis(3, 1))
+  end)
+
   it("say what they want", function()
     local x = dm.zeros(1, 1, 4, 4)
     assert.error_matches(function() nn.FractionalMaxPool2d(2) end, "one of them")

@@ -84,8 +84,8 @@ op.fractional_max_pool3d("x, _random_samples?; kernel_size, output_size?, output
   local u = samples and samples:to(wide) or core.rand(N, C, 3, {dtype = wide, device = x.device})
   u = u:narrow(1, 1, N):narrow(2, 1, C):reshape(N * C, 3)
   local at -- positions from 0: (planes, a dim each for the three starts and the three offsets)
-  for d = 1, 3 do -- samples come in the order W, H, D of the axes
-    local start = starts_of(u:select(2, 3 - (d - 1)), t:size(2 + d), out[d], kernel[d])
+  for d = 1, 3 do -- samples come in the order of the axes; fractional_max_pool2d has W first
+    local start = starts_of(u:select(2, d), t:size(2 + d), out[d], kernel[d])
     local shape, offsets = {-1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1}
     shape[1 + d], offsets[4 + d] = out[d], kernel[d]
     local k = core.arange(0, kernel[d] - 1, {dtype = "int64", device = x.device})
