@@ -239,7 +239,7 @@ local MODULES = {
     leaf(3).grad = shaped(4)
   end},
   {"grad: a gradient is a float tensor, given int64", function() leaf(3).grad = whole(3) end},
-  {"data: only a leaf that is no view takes other data", function()
+  {"data: only a leaf takes other data", function()
     local y = leaf(3) * 2
     y.data = shaped(3)
   end},

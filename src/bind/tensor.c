@@ -476,17 +476,18 @@ static int set_grad(lua_State *L, dm_Tensor *t) {
   return 0;
 }
 
-/* x.data = y: x's storage, shape and dtype become y's; the handle, the history and the
-   gradient stay. Raises for a view and for a tensor that an op recorded. */
+/* x.data = y: x's storage, shape and dtype become y's; the handle and the gradient stay. A view
+   parts from its base. Raises for a tensor that is no leaf. */
 static int set_data(lua_State *L, dm_Tensor *t) {
-  if (t->node || t->base)
-    return dm_raise_text(L, "data: only a leaf that is no view takes other data");
+  if (t->base) DM_CHECK(L, dm_refresh_view(t));
+  if (t->node) return dm_raise_text(L, "data: only a leaf takes other data");
   const dm_Tensor *from = dm_check_tensor(L, 3);
   if (dm_tensor_requires_grad(t) && !dm_is_float((dm_DType)from->dtype))
     return dm_raise_text(L,
                          "data: a tensor that requires a gradient takes float data, given %s",
                          dm_dtype_name((dm_DType)from->dtype));
   dm_tensor_swap_storage(t, from);
+  if (t->base) dm_tensor_unref(&t->base);
   return 0;
 }
 
