@@ -737,11 +737,18 @@ static int is_tensor(lua_State *L) {
 }
 
 /* parameter(t, requires_grad = true) -> t, marked as a parameter of a module; it leaves its
-   scope. */
+   scope. A parameter is a leaf: of a tensor that is none, one without history on its storage.
+ */
 static int make_parameter(lua_State *L) {
-  dm_enter(L);
+  State *const S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
   const bool on = lua_isnoneornil(L, 2) ? true : lua_toboolean(L, 2);
+  if (t->base) DM_CHECK(L, dm_refresh_view(t));
+  if (t->node) {
+    push_alias(L, S);
+    lua_replace(L, 1);
+    t = dm_check_tensor(L, 1);
+  }
   DM_CHECK(L, dm_set_requires_grad(t, on));
   t->flags |= DM_T_PARAMETER;
   dm_handle_keep(dm_handle(L, 1));

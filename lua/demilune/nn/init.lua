@@ -49,7 +49,7 @@ local bind_parameter = options.signature("Parameter",
   "data: tensor, requires_grad: boolean = true")
 
 --- Parameter(data, requires_grad): marks the tensor as a parameter and returns it, the same
---- one.
+--- one; of a tensor that is no leaf, one without history that shares its memory.
 function nn.Parameter(...)
   local o = bind_parameter(...)
   return core.parameter(o.data, o.requires_grad)
