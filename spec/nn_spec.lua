@@ -118,6 +118,22 @@ describe("nn.Module", function()
     assert.same(a(x):totable(), b(x):totable())
   end)
 
+  -- PyTorch gives the same names and counts.
+  it("a module at two positions has both names in a state_dict, and is one child", function()
+    local shared = nn.Linear(2, 2)
+    local m = nn.Sequential(shared, nn.ReLU(), shared)
+    local names, calls = {}, 0
+    for name in pairs(m:state_dict()) do names[#names + 1] = name end
+    assert.same({"0.weight", "0.bias", "2.weight", "2.bias"}, names)
+    assert.equal(2, #m:parameters())
+    assert.equal(2, #m:children())
+    m:apply(function(module) if module == shared then calls = calls + 1 end end)
+    assert.equal(1, calls)
+    local state = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)):state_dict()
+    assert.same({}, m:load_state_dict(state).unexpected_keys)
+    assert.same(state["2.weight"]:totable(), shared.weight:totable())
+  end)
+
   it("load_state_dict lists missing and unexpected names, and shapes", function()
     local m = Pair()
     local state = m:state_dict()

@@ -198,6 +198,18 @@ local function each_module(self, fn, prefix, seen)
   end)
 end
 
+-- Calls fn(name, module) for this module and all below, each by all of its names. `open` has the
+-- modules around it.
+local function each_path(self, fn, prefix, open)
+  if open[self] then return end
+  open[self] = true
+  fn(prefix, self)
+  each_child(self, function(path, child)
+    each_path(child, fn, join(prefix, file_name(path)), open)
+  end)
+  open[self] = nil
+end
+
 -- Calls fn(name, tensor, owner, field) for the tensors that `wanted` picks.
 local function each_tensor(self, wanted, fn)
   local seen = {}
@@ -259,10 +271,21 @@ function Module:named_modules()
   return iterator(function(fn) each_module(self, fn, "", {}) end)
 end
 
---- Iterates over name, module of those directly below.
+-- Calls fn(path, module) for the modules directly below, each once.
+local function each_single_child(self, fn)
+  local seen = {}
+  each_child(self, function(path, child)
+    if not seen[child] then
+      seen[child] = true
+      fn(path, child)
+    end
+  end)
+end
+
+--- Iterates over name, module of those directly below, each once.
 function Module:named_children()
   return iterator(function(fn)
-    each_child(self, function(path, child) fn(file_name(path), child) end)
+    each_single_child(self, function(path, child) fn(file_name(path), child) end)
   end)
 end
 
@@ -370,7 +393,7 @@ end
 --- Calls fn(module) for all modules below, then for this one. Returns the module.
 function Module:apply(fn)
   refuse_circles(self, {})
-  each_child(self, function(_, child) child:apply(fn) end)
+  each_single_child(self, function(_, child) child:apply(fn) end)
   fn(self)
   return self
 end
@@ -487,10 +510,11 @@ end
 -- ---- state ----
 
 -- {name = tensor}, the names in PyTorch's order: of each module the parameters, then the buffers,
--- then the modules below; and {name = division} of the tensors that have one.
+-- then the modules below; and {name = division} of the tensors that have one. What stands at
+-- several positions has the names of all, as in PyTorch.
 local function saved_tensors(self)
   local found, names, divisions = {}, {}, {}
-  each_module(self, function(prefix, module)
+  each_path(self, function(prefix, module)
     for _, kind in ipairs{is_parameter, is_saved} do
       for _, field in ipairs(module._fields) do
         local value, name = rawget(module, field), join(prefix, file_name{field})
@@ -560,9 +584,9 @@ function Module:load_state_dict(...)
   local o = bind_load(...)
   local state, strict = {}, o.strict
   for name, t in pairs(self:known_names(o.state_dict)) do state[name] = t end
-  for prefix, module in self:named_modules() do
+  each_path(self, function(prefix, module)
     module:before_load(state, prefix == "" and "" or prefix .. ".")
-  end
+  end, "", {})
   local missing, unexpected, shapes = {}, {}, {}
   for prefix, module in self:named_modules() do
     if rawget(module, "_later") then missing[#missing + 1] = join(prefix, "weight") end
@@ -592,9 +616,9 @@ function Module:load_state_dict(...)
       #unexpected > 0 and prefix_hint(state) or "")
   end
   local _ <close> = core.no_grad()
-  for name, t in pairs(own) do
+  for _, name in ipairs(names) do -- of several for one tensor the last counts
     local given, division = state[name], divisions[name]
-    if given ~= nil then t.data:copy_(division and division.cut(given) or given) end
+    if given ~= nil then own[name].data:copy_(division and division.cut(given) or given) end
   end
   return shown{missing_keys = missing, unexpected_keys = unexpected}
 end
