@@ -451,6 +451,23 @@ describe("nn layers", function()
     assert.same({2, 3}, {table.unpack(y.shape)})
   end)
 
+  it("lists are extended, take parameters, and have no positions below 1", function()
+    local m = nn.Sequential(nn.Linear(2, 3))
+    assert.equal(m, m:extend{nn.ReLU(), nn.Linear(3, 1)})
+    assert.equal(3, #m)
+    assert.equal(4, #nn.ModuleList{nn.ReLU()}:extend(m))
+    assert.equal("Net", nn.Sequential:extend("Net").class)
+    fails("Sequential:extend: wanted a list", m.extend, m, "Net")
+    fails("Sequential: position %-1, wanted 1 or more; hint: list%[#list%]", function()
+      m[-1] = nn.Linear(3, 2)
+    end)
+    local list, dict = nn.ParameterList{dm.ones(1)}, nn.ParameterDict()
+    list[2], dict.scale = dm.ones(2), dm.ones(3) -- parameters, as in PyTorch
+    list:extend{dm.ones(4)}
+    assert.equal(3, #list:parameters())
+    assert.is_true(dict.scale.is_parameter)
+  end)
+
   it("Sequential runs modules with names too, in the order of their assignment", function()
     local m = nn.Sequential{{"wide", nn.Linear(2, 3)}, {"act", nn.ReLU()}}
     m.narrow = nn.Linear(3, 1)

@@ -54,12 +54,23 @@ local function append(self, module)
   return self
 end
 
+-- list:extend{module, ...} adds them at the end and returns the list; of a class it is Module's,
+-- which makes another class.
+local function extend(self, more)
+  if rawget(self, "_fields") == nil then return Module.extend(self, more) end
+  if type(more) ~= "table" or Module.is_module(more) and #more == 0 then
+    caller.raise("%s:extend: wanted a list", self.class)
+  end
+  for _, element in ipairs(more) do self:append(element) end
+  return self
+end
+
 --- y = f_n(... f_1(x)). In files the first is 0, in Lua 1. Sequential{{"conv", f_1}, ...} gives
 --- names, and so does an assignment: sequential.conv = f. Those with names come after the
 --- others, in the order of their first assignment.
 local Sequential = Module:extend "Sequential"
 Sequential._has_names = false -- of one that has some, a field of its own
-Sequential.append = append
+Sequential.append, Sequential.extend = append, extend
 
 function Sequential:init(...)
   local list = ...
@@ -75,6 +86,10 @@ end
 
 -- A name of named_children ("0", "1" ...) stands for the index: list["0"] = m is list[1] = m.
 local function set_child(self, name, value)
+  if math.type(name) and name < 1 then
+    caller.raise("%s: position %s, wanted 1 or more; hint: list[#list] is the last one", self.class,
+      name)
+  end
   local i = type(name) == "string" and name:find "^%d+$" and math.tointeger(name)
   if i and rawget(self, i + 1) ~= nil then
     rawset(self, i + 1, value)
@@ -132,7 +147,7 @@ end
 local ModuleList = Module:extend "ModuleList"
 ModuleList.init = fill
 ModuleList.__newindex = set_child
-ModuleList.append = append
+ModuleList.append, ModuleList.extend = append, extend
 function ModuleList.forward()
   caller.raise("ModuleList has no forward; call its elements")
 end
@@ -177,6 +192,7 @@ function ParameterList:append(t)
   self[#self + 1] = as_parameter(self, #self + 1, t)
   return self
 end
+ParameterList.extend = extend
 function ParameterList:extra_repr() return tostring(#self) end
 
 --- ParameterDict{name = p, ...}, in the order of the names.
@@ -189,6 +205,12 @@ function ParameterDict:init(...)
   for _, name in ipairs(names) do self[name] = as_parameter(self, name, parameters[name]) end
 end
 for _, class in ipairs{ParameterList, ParameterDict} do
+  function class:__newindex(name, value)
+    if core.is_tensor(value) and not self._buffers[name] then
+      value = as_parameter(self, name, value)
+    end
+    set_child(self, name, value)
+  end
   function class.forward(self)
     caller.raise("%s has no forward; its owner reads its elements", self.class)
   end
