@@ -236,9 +236,17 @@ describe("layers that move numbers", function()
     local y = nn.Upsample{size = {7, 7}, mode = "bilinear", align_corners = true}(x)
     same(x, y:slice(3, 1, 7, 2):slice(4, 1, 7, 2))
     -- as PyTorch does: a dim whose size stays is copied, whatever the factor says
+    local row = dm.tensor{{{{1, 5, 2.0}}}}
     for _, mode in ipairs{"bilinear", "bicubic"} do
-      local row = dm.tensor{{{{1, 5, 2.0}}}}
       same(row, dm.interpolate(row, {scale_factor = {1, 1.3}, mode = mode, antialias = true}))
+    end
+    for dims, mode in ipairs{"linear", "bilinear", "trilinear"} do
+      local line = row:reshape(dims == 1 and {1, 1, 3} or dims == 2 and {1, 1, 1, 3}
+        or {1, 1, 1, 1, 3}):requires_grad_()
+      local y = dm.interpolate(line, {scale_factor = 1.3, mode = mode})
+      same(line, y)
+      y:backward(dm.ones_like(y))
+      same(dm.ones_like(line), line.grad)
     end
     assert.error_matches(function() nn.Upsample{} end, "one of them")
     assert.error_matches(function() dm.interpolate(x, {size = 3, mode = "linear"}) end, "wants 1")

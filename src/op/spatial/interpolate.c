@@ -362,10 +362,8 @@ static double filter_at(Mode mode, double t) {
 }
 
 /* t with dim d resized by a filter that is as wide as `scale` elements where that is more than
-   one, whose weights sum to 1: a product with the matrix (in, out) of the weights. A dim that
-   keeps its size stays as it is, whatever the scale_factor, as without antialias. */
+   one, whose weights sum to 1: a product with the matrix (in, out) of the weights. */
 static dm_Tensor *filtered(dm_X *x, dm_Tensor *t, int d, const Axis *a, Mode mode) {
-  if (a->in == a->out) return t;
   const double wide = fmax(a->scale, 1), support = (mode == BILINEAR ? 1 : 2) * wide;
   dm_Tensor *weights = NULL;
   x->st = x->st != DM_OK ? x->st
@@ -461,7 +459,10 @@ dm_status interpolate_compose(dm_Call *c, dm_X *x) {
     Axis *s = &axis[k];
     *s = (Axis){in, out, 0, a->align_corners != 0, dtype != DM_F64};
     const bool by_factor = a->scale_factor.n >= 0 && !a->recompute_scale_factor;
-    const double ratio = by_factor ? 1 / factor : (double)in / (double)out;
+    /* what keeps its size is copied, whatever the factor says, as in PyTorch */
+    const bool copies =
+        in == out && (a->antialias || mode == LINEAR || mode == BILINEAR || mode == TRILINEAR);
+    const double ratio = copies ? 1 : by_factor ? 1 / factor : (double)in / (double)out;
     s->scale = !s->align ? ratio : out > 1 ? (double)(in - 1) / (double)(out - 1) : 0;
     s->scale = rounded(s, s->scale);
   }
