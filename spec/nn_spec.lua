@@ -349,6 +349,50 @@ describe("nn layers", function()
     assert.is_true(math.abs(w:std():item() / math.sqrt(1 / 200) - 1) < 0.05)
   end)
 
+  -- as in PyTorch, where they are the module's attributes
+  it("have their options as fields, which may be assigned later", function()
+    local x, target = dm.tensor{{{1, -2, 3, 4, 5.0}}}, dm.zeros(1, 1, 5)
+    local function gives(wanted, layer, ...)
+      assert.same(wanted, layer(...):reshape(-1):totable())
+    end
+    local loss = nn.MSELoss()
+    gives({11}, loss, x, target)
+    assert.equal("mean", loss.reduction)
+    loss.reduction = "sum"
+    gives({55}, loss, x, target)
+    assert.matches("sum", tostring(loss))
+    local entropy = nn.CrossEntropyLoss()
+    entropy.weight = dm.tensor{1, 0.0}
+    assert.equal("float64", entropy:double().weight.dtype)
+    assert.equal(0, entropy(dm.zeros(1, 2), dm.tensor({2}, {dtype = "int64"})):nan_to_num():item())
+    local slope = nn.LeakyReLU(0.5)
+    slope.negative_slope = 0.25
+    gives({1, -0.5, 3, 4, 5}, slope, x)
+    local pool = nn.MaxPool1d(2)
+    pool.kernel_size, pool.stride = 3, 1
+    gives({3, 4, 5}, pool, x)
+    local up = nn.Upsample{scale_factor = 2}
+    up.scale_factor = 3
+    assert.same({1, 1, 15}, {table.unpack(up(x).shape)})
+    local pad = nn.ConstantPad1d(1, 0)
+    pad.value, pad.padding = 7, {2, 0}
+    gives({7, 7, 1, -2, 3, 4, 5}, pad, x)
+    local conv = nn.Conv1d(1, 1, 3, {bias = false})
+    conv.weight.data:fill_(1)
+    gives({2, 5, 12}, conv, x)
+    conv.padding = 1
+    gives({-1, 2, 5, 12, 9}, conv, x)
+    conv.padding_mode = "circular"
+    gives({4, 2, 5, 12, 10}, conv, x)
+    conv.stride, conv.padding_mode, conv.padding, conv.dilation = {2}, "zeros", {2}, {2}
+    gives({4, 9, 8}, conv, x)
+    assert.matches("dilation = 2", tostring(conv:copy()))
+    local back = nn.ConvTranspose1d(1, 1, 2, {bias = false})
+    back.weight.data:fill_(1)
+    back.stride = {2}
+    gives({1, 1, -2, -2, 3, 3, 4, 4, 5, 5}, back, x)
+  end)
+
   it("refuse a number or a table for x, and tell how a loader's loop begins", function()
     local F, x, y = nn.functional, dm.ones(2, 3), dm.tensor{1, 2}
     local hint = "; hint: a DataLoader gives i, x, y: `for i, x, y in loader`"

@@ -3,6 +3,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local follow = require "demilune.nn.follow"
 local functional = require "demilune.nn.functional"
 local in_place = require "demilune.nn.in_place"
 local Module = require "demilune.nn.module"
@@ -12,19 +13,20 @@ local layers = {}
 -- A module that calls core[op](x, opts) and has its options: `text` names them.
 local function activation(name, op, text)
   local bind, defaults = options.signature(name, text, op)
+  local hold, current = follow(text)
   local apply, apply_ = core[op], in_place(op)
   local Class = Module:extend(name)
   Class.holds_no_activations = true
   function Class:init(...)
     local o = bind(...)
     self.inplace, o.inplace = o.inplace, nil
-    self.opts, self.shown = o, options.shown(o, defaults())
+    hold(self, o)
   end
   function Class:forward(x)
-    if self.inplace then return apply_(x, self.opts) end
-    return apply(x, self.opts)
+    if self.inplace then return apply_(x, current(self)) end
+    return apply(x, current(self))
   end
-  function Class:extra_repr() return self.shown end
+  function Class:extra_repr() return options.shown(current(self), defaults()) end
   layers[name] = Class
 end
 

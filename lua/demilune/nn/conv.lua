@@ -3,6 +3,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local follow = require "demilune.nn.follow"
 local options = require "demilune.options"
 local functional = require "demilune.nn.functional"
 local fill = require "demilune.nn.fill"
@@ -122,16 +123,33 @@ local function conv(dims)
     padding_mode: 'zeros'|'reflect'|'replicate'|'circular' = 'zeros', device?: device,
     dtype?: dtype]], op)
 
+  -- Makes the options of the op, and what is padded before it, of the fields.
+  local function settle(self)
+    self.stride = tuple(name, "stride", self.stride, dims)
+    self.dilation = tuple(name, "dilation", self.dilation, dims)
+    self.padding = check_padding(name, self, self.padding, dims)
+    local border = self.padding_mode ~= "zeros" and border_of(self, self.padding, dims) or nil
+    self._border, self._settled = border, {self.padding, self.padding_mode}
+    self._opts = {stride = self.stride, padding = border and 0 or self.padding,
+      dilation = self.dilation, groups = self.groups}
+  end
+
   function Conv:init(...)
     local o = bind(...)
     begin(self, name, dims, o, function() return {o.out_channels, o.in_channels // o.groups} end)
-    self.padding = check_padding(name, self, o.padding, dims)
-    if o.padding_mode ~= "zeros" then self._border = border_of(self, self.padding, dims) end
-    self._opts = {stride = self.stride, padding = self._border and 0 or self.padding,
-      dilation = self.dilation, groups = o.groups}
+    self.padding = o.padding
+    settle(self)
+  end
+
+  -- These fields may have been assigned since the last call.
+  local function is_settled(self)
+    local o = self._opts
+    return self.stride == o.stride and self.dilation == o.dilation and self.groups == o.groups
+      and self.padding == self._settled[1] and self.padding_mode == self._settled[2]
   end
 
   function Conv:forward(x)
+    if not is_settled(self) then settle(self) end
     if self._border then x = core.pad(x, self._border, {mode = self.padding_mode}) end
     return core[op](x, self.weight, self.bias, self._opts)
   end
@@ -157,26 +175,28 @@ local function transposed(dims)
   local bind = options.signature(name, [[in_channels: integer, out_channels: integer,
     kernel_size: size, stride, padding, output_padding, groups, bias: boolean = true, dilation,
     padding_mode: 'zeros' = 'zeros', device?: device, dtype?: dtype]], op)
+  local hold, current = follow "stride, padding, output_padding, groups, dilation"
 
   function Conv:init(...)
     local o = bind(...)
     begin(self, name, dims, o, function() return {o.in_channels, o.out_channels // o.groups} end)
-    self.padding = tuple(name, "padding", o.padding, dims)
-    self.output_padding = tuple(name, "output_padding", o.output_padding, dims)
-    self._opts = {stride = self.stride, padding = self.padding, dilation = self.dilation,
-      output_padding = self.output_padding, groups = o.groups}
+    hold(self, {stride = self.stride, padding = tuple(name, "padding", o.padding, dims),
+      dilation = self.dilation, groups = o.groups,
+      output_padding = tuple(name, "output_padding", o.output_padding, dims)})
   end
 
   -- The padding that makes the output of that size.
   local function padding_for(self, x, size)
-    local more = {}
+    local more, stride = {}, tuple(name, "stride", self.stride, dims)
+    local padding = tuple(name, "padding", self.padding, dims)
+    local dilation = tuple(name, "dilation", self.dilation, dims)
     for d = 1, dims do
-      local least = (x:size(d - dims - 1) - 1) * self.stride[d] - 2 * self.padding[d]
-        + self.dilation[d] * (self.kernel_size[d] - 1) + 1
+      local least = (x:size(d - dims - 1) - 1) * stride[d] - 2 * padding[d]
+        + dilation[d] * (self.kernel_size[d] - 1) + 1
       more[d] = size[#size - dims + d] - least
-      if more[d] < 0 or more[d] >= self.stride[d] then
+      if more[d] < 0 or more[d] >= stride[d] then
         caller.raise("%s: output_size %d in dim %d, wanted %d to %d", name,
-          size[#size - dims + d], d, least, least + self.stride[d] - 1)
+          size[#size - dims + d], d, least, least + stride[d] - 1)
       end
     end
     return more
@@ -185,7 +205,7 @@ local function transposed(dims)
   -- output_size: {H, W} of the output, where several sizes lead to the same x; or by name, in
   -- {output_size = {H, W}}.
   function Conv:forward(x, output_size)
-    local o = self._opts
+    local o = current(self)
     output_size = by_name(output_size)
     if output_size then
       o = {stride = o.stride, padding = o.padding, dilation = o.dilation, groups = o.groups,
@@ -204,14 +224,15 @@ transposed(3)
 -- shown: the options that are printed where they differ from the op's defaults.
 local function pool(name, op, parameters, shown)
   local bind, defaults = options.signature(name, parameters, op)
+  local hold, current = follow(parameters)
   local Pool = Module:extend(name)
   Pool.holds_no_activations = true
   function Pool:init(...)
-    self._opts = bind(...)
-    for key, value in pairs(self._opts) do self[key] = value end
-    self.stride = self.stride or self.kernel_size
+    local o = bind(...)
+    o.stride = o.stride or o.kernel_size
+    hold(self, o)
   end
-  function Pool:forward(x) return core[op](x, self._opts) end
+  function Pool:forward(x) return core[op](x, current(self)) end
   function Pool:extra_repr()
     local pairs_shown = {{"stride", text(self.kernel_size)}}
     for i, option in ipairs(shown) do pairs_shown[i + 1] = {option, defaults()[option]} end
@@ -223,14 +244,15 @@ end
 -- AdaptiveAvgPool2d(output_size), AdaptiveMaxPool2d(output_size, return_indices).
 local function adaptive(name, op, dims, parameters)
   local bind = options.signature(name, parameters, op)
+  local hold, current = follow(parameters)
   local Pool = Module:extend(name)
   Pool.holds_no_activations = true
   function Pool:init(...)
-    self._opts = bind(...)
-    self.output_size = tuple(name, "output_size", self._opts.output_size, dims)
-    self._opts.output_size = dims > 1 and self.output_size or self.output_size[1]
+    local o = bind(...)
+    o.output_size = tuple(name, "output_size", o.output_size, dims)
+    hold(self, o)
   end
-  function Pool:forward(x) return core[op](x, self._opts) end
+  function Pool:forward(x) return core[op](x, current(self)) end
   function Pool:extra_repr() return text(self.output_size) end
   layers[name] = Pool
 end
@@ -253,14 +275,19 @@ end
 -- or nil), the indices being those of MaxPool1d{..., return_indices = true}.
 local function unpool(name, op)
   local bind = options.signature(name, "kernel_size, stride?, padding", op)
+  local hold, current = follow "kernel_size, stride, padding"
   local Pool = Module:extend(name)
-  function Pool:init(...) self._opts = bind(...) end
+  function Pool:init(...)
+    local o = bind(...)
+    o.stride = o.stride or o.kernel_size
+    hold(self, o)
+  end
   function Pool:forward(x, indices, output_size)
-    local o = self._opts
+    local o = current(self)
     return core[op](x, indices, {kernel_size = o.kernel_size, stride = o.stride,
       padding = o.padding, output_size = by_name(output_size)})
   end
-  function Pool:extra_repr() return text(self._opts.kernel_size) end
+  function Pool:extra_repr() return text(self.kernel_size) end
   layers[name] = Pool
 end
 for dims = 1, 3 do
@@ -272,15 +299,18 @@ end
 local function fractional_pool(name, op)
   local bind = options.signature(name, [[kernel_size: size, output_size?: size,
     output_ratio?: number|numbers, return_indices: boolean = false, _random_samples?: tensor]])
+  local hold, current = follow(
+    "kernel_size, output_size, output_ratio, return_indices, _random_samples")
   local Pool = Module:extend(name)
   function Pool:init(...)
-    self._opts = bind(...)
-    self.kernel_size = self._opts.kernel_size
-    if (self._opts.output_size == nil) == (self._opts.output_ratio == nil) then
+    local o = bind(...)
+    if (o.output_size == nil) == (o.output_ratio == nil) then
       caller.raise("%s: wanted output_size or output_ratio, one of them", name)
     end
+    self:register_buffer("_random_samples", o._random_samples)
+    hold(self, o)
   end
-  function Pool:forward(x) return functional[op](x, self._opts) end
+  function Pool:forward(x) return functional[op](x, current(self)) end
   function Pool:extra_repr() return text(self.kernel_size) end
   layers[name] = Pool
 end
@@ -291,13 +321,11 @@ fractional_pool("FractionalMaxPool3d", "fractional_max_pool3d")
 local function power_pool(name, op)
   local bind = options.signature(name, [[norm_type: number, kernel_size: size, stride?: size,
     ceil_mode: boolean = false]])
+  local hold, current = follow "norm_type, kernel_size, stride, ceil_mode"
   local Pool = Module:extend(name)
   Pool.holds_no_activations = true
-  function Pool:init(...)
-    self._opts = bind(...)
-    self.norm_type, self.kernel_size = self._opts.norm_type, self._opts.kernel_size
-  end
-  function Pool:forward(x) return functional[op](x, self._opts) end
+  function Pool:init(...) hold(self, bind(...)) end
+  function Pool:forward(x) return functional[op](x, current(self)) end
   function Pool:extra_repr()
     return ("norm_type = %g, kernel_size = %s"):format(self.norm_type, text(self.kernel_size))
   end

@@ -1,7 +1,7 @@
 -- Losses and distances: modules over one op each.
 
+local follow = require "demilune.nn.follow"
 local functional = require "demilune.nn.functional"
-local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local Linear = require("demilune.nn.linear").Linear
@@ -11,26 +11,31 @@ local layers = {}
 
 -- A module that calls op with its `operands` tensors (2 when not given) and its options, or none
 -- where none was given: the op has the same defaults, and reads a call faster. `text` names
--- them. Tensor options (weights of classes) are buffers, as PyTorch's.
+-- them. They are fields of the module, and tensors (weights of classes) buffers, as PyTorch's.
 local function criterion(name, op, text, operands)
   local bind, defaults = options.signature(name, text, op)
   local Class = Module:extend(name)
-  local count, loss = operands or 2, functional[op]
+  local hold, current = follow(text)
+  local count, loss, usual = operands or 2, functional[op], nil
   function Class:init(...)
-    self.opts = bind(...)
-    self.shown = options.shown(self.opts, defaults())
-    for key, value in pairs(self.opts) do
-      if core.is_tensor(value) then self:register_buffer(key, value) end
+    local opts = bind(...)
+    for _, key in ipairs{"weight", "pos_weight"} do
+      if text:find("%f[%w_]" .. key .. "%f[^%w_]") then self:register_buffer(key, opts[key]) end
     end
-    if self.shown == "" and next(self._buffers) == nil then self.opts = false end
+    if not (opts.weight or opts.pos_weight) and options.shown(opts, defaults()) == "" then
+      usual = usual or opts
+      opts = usual
+    end
+    hold(self, opts)
   end
   function Class:forward(a, b, c, d)
-    local opts = self.opts or nil
+    local opts = current(self)
+    if opts == usual then opts = nil end
     if count == 2 then return loss(a, b, opts) end
     if count == 3 then return loss(a, b, c, opts) end
     return loss(a, b, c, d, opts)
   end
-  function Class:extra_repr() return self.shown end
+  function Class:extra_repr() return options.shown(current(self), defaults()) end
   layers[name] = Class
 end
 

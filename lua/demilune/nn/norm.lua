@@ -5,6 +5,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local check_input = require "demilune.nn.input"
+local follow = require "demilune.nn.follow"
 local options = require "demilune.options"
 local Module = require "demilune.nn.module"
 
@@ -194,15 +195,15 @@ function RMSNorm:extra_repr() return table.concat(self.normalized_shape, ", ") e
 --- shape; A. Krizhevsky et al. 2012.
 local LocalResponseNorm = Module:extend "LocalResponseNorm"
 LocalResponseNorm.holds_no_activations = true
-local bind_response = options.signature("LocalResponseNorm", "size, alpha, beta, k",
-  "local_response_norm")
+local RESPONSE = "size, alpha, beta, k"
+local bind_response = options.signature("LocalResponseNorm", RESPONSE, "local_response_norm")
+local hold_response, response_options = follow(RESPONSE)
 
-function LocalResponseNorm:init(...)
-  self._opts = bind_response(...)
-  self.size = self._opts.size
+function LocalResponseNorm:init(...) hold_response(self, bind_response(...)) end
+
+function LocalResponseNorm:forward(x)
+  return core.local_response_norm(x, response_options(self))
 end
-
-function LocalResponseNorm:forward(x) return core.local_response_norm(x, self._opts) end
 function LocalResponseNorm:extra_repr() return tostring(self.size) end
 
 --- (x - mean) / sqrt(var + eps), of each sample over groups of channels, times weight plus bias,

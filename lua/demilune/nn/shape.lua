@@ -3,6 +3,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local follow = require "demilune.nn.follow"
 local options = require "demilune.options"
 local Module = require "demilune.nn.module"
 
@@ -28,7 +29,11 @@ local function pad(name, dims, mode, value)
     self.padding, self.value = list, value or o.value
     self._opts = {mode = mode, value = mode == "constant" and self.value or nil}
   end
-  function Pad:forward(x) return core.pad(x, self.padding, self._opts) end
+  function Pad:forward(x)
+    local o = self._opts
+    if o.value ~= self.value and mode == "constant" then o = {mode = mode, value = self.value} end
+    return core.pad(x, self.padding, o)
+  end
   function Pad:extra_repr()
     local sides = "{" .. table.concat(self.padding, ", ") .. "}"
     return mode == "constant" and not value and sides .. ", value = " .. self.value or sides
@@ -48,18 +53,21 @@ end
 --- Unfold(kernel_size, {dilation =, padding =, stride =})
 local Unfold = Module:extend "Unfold"
 Unfold.holds_no_activations = true
-local bind_unfold = options.signature("Unfold", "kernel_size, dilation, padding, stride", "unfold")
-function Unfold:init(...) self._opts = bind_unfold(...) end
-function Unfold:forward(x) return core.unfold(x, self._opts) end
+local UNFOLD = "kernel_size, dilation, padding, stride"
+local bind_unfold = options.signature("Unfold", UNFOLD, "unfold")
+local hold_unfold, unfold_options = follow(UNFOLD)
+function Unfold:init(...) hold_unfold(self, bind_unfold(...)) end
+function Unfold:forward(x) return core.unfold(x, unfold_options(self)) end
 layers.Unfold = Unfold
 
 --- Fold(output_size, kernel_size, {dilation =, padding =, stride =})
 local Fold = Module:extend "Fold"
 Fold.holds_no_activations = true
-local bind_fold = options.signature("Fold",
-  "output_size, kernel_size, dilation, padding, stride", "fold")
-function Fold:init(...) self._opts = bind_fold(...) end
-function Fold:forward(x) return core.fold(x, self._opts) end
+local FOLD = "output_size, kernel_size, dilation, padding, stride"
+local bind_fold = options.signature("Fold", FOLD, "fold")
+local hold_fold, fold_options = follow(FOLD)
+function Fold:init(...) hold_fold(self, bind_fold(...)) end
+function Fold:forward(x) return core.fold(x, fold_options(self)) end
 layers.Fold = Fold
 
 -- ---- other sizes ----
@@ -67,17 +75,19 @@ layers.Fold = Fold
 --- Upsample{size =, or scale_factor =, mode = "nearest", align_corners = false}
 local Upsample = Module:extend "Upsample"
 Upsample.holds_no_activations = true
-local bind_upsample = options.signature("Upsample",
-  "size?, scale_factor, mode, align_corners", "interpolate")
+local UPSAMPLE = "size?, scale_factor, mode, align_corners"
+local bind_upsample = options.signature("Upsample", UPSAMPLE, "interpolate")
+local hold_upsample, upsample_options = follow(UPSAMPLE)
 function Upsample:init(...)
-  self._opts = bind_upsample(...)
-  if (self._opts.size == nil) == (self._opts.scale_factor == nil) then
+  local o = bind_upsample(...)
+  if (o.size == nil) == (o.scale_factor == nil) then
     caller.raise("Upsample: wanted size or scale_factor, one of them")
   end
+  hold_upsample(self, o)
 end
-function Upsample:forward(x) return core.interpolate(x, self._opts) end
+function Upsample:forward(x) return core.interpolate(x, upsample_options(self)) end
 function Upsample:extra_repr()
-  local o = self._opts
+  local o = upsample_options(self)
   local size = type(o.size) == "table" and "{" .. table.concat(o.size, ", ") .. "}" or o.size
   return ("%s = %s, mode = %s"):format(size and "size" or "scale_factor",
     tostring(size or o.scale_factor), o.mode)
