@@ -76,6 +76,14 @@ describe("a pruned module", function()
     assert.equal(12, conv.weight_mask:sum():item())
   end)
 
+  it("takes its method by name behind the parameters, as PyTorch's guide writes it", function()
+    local a = nn.Linear(2, 2, {bias = false})
+    a.weight.data:copy_(dm.tensor{{1, -2}, {3, 4}})
+    prune.global_unstructured({{a, "weight"}}, {pruning_method = prune.L1Unstructured,
+      amount = 0.5})
+    assert.same({{0, 0}, {3, 4}}, a.weight:totable())
+  end)
+
   it("shares an amount with others", function()
     local a, b = nn.Linear(4, 4), nn.Linear(4, 2)
     a.weight.data:copy_(dm.arange(1, 16):reshape(4, 4))

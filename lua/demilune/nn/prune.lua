@@ -321,8 +321,12 @@ local function entries_of(parameters, scores)
   return entries
 end
 
+-- any table that is a class, so that a table of options is told from one
+options.kind("pruning_method", function(v)
+  return type(v) == "table" and rawget(v, "class") ~= nil
+end, "a class such as prune.L1Unstructured")
 local bind_global = options.signature("global_unstructured", [[parameters: list,
-  pruning_method: table, importance_scores?: list, *, amount?: number]])
+  pruning_method: pruning_method, importance_scores?: list, *, amount?: number]])
 
 --- Prunes tensors as if they were one: parameters is a list of {module, name}, pruning_method a
 --- class such as prune.L1Unstructured, importance_scores a list of tensors, false where there
