@@ -393,6 +393,22 @@ describe("nn layers", function()
     gives({1, 1, -2, -2, 3, 3, 4, 4, 5, 5}, back, x)
   end)
 
+  it("of embeddings are made of a tensor that is there", function()
+    local rows = dm.tensor{{1.5, 2}, {3, 4}}
+    local ids = dm.tensor({1, 2}, {dtype = "int64"})
+    local layer = nn.Embedding.from_pretrained(rows, {padding_idx = 1})
+    assert.is_false(layer.weight.requires_grad)
+    assert.same({{1.5, 2}, {3, 4}}, layer(ids):totable()) -- the padding row stays, as in PyTorch
+    layer = nn.Embedding.from_pretrained(rows, false)
+    layer(ids):sum():backward()
+    assert.same({{1, 1}, {1, 1}}, layer.weight.grad:totable())
+    local bag = nn.EmbeddingBag.from_pretrained(rows, {mode = "sum"})
+    assert.same({{4.5, 6}}, bag(ids:reshape(1, 2)):totable())
+    bag.weight.data:zero_()
+    assert.equal(0, rows:sum():item())
+    fails("from_pretrained: embeddings are {2}", nn.Embedding.from_pretrained, dm.ones(2))
+  end)
+
   it("refuse a number or a table for x, and tell how a loader's loop begins", function()
     local F, x, y = nn.functional, dm.ones(2, 3), dm.tensor{1, 2}
     local hint = "; hint: a DataLoader gives i, x, y: `for i, x, y in loader`"

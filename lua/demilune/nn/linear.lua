@@ -1,6 +1,7 @@
 -- Linear, Bilinear, Embedding and EmbeddingBag, Flatten, the dropouts.
 
 local core = require "demilune.core"
+local caller = require "demilune.caller"
 local options = require "demilune.options"
 local fill = require "demilune.nn.fill"
 local functional = require "demilune.nn.functional"
@@ -119,6 +120,32 @@ function Embedding:reset_parameters()
   if self.padding_idx then fill(self.weight.data[self.padding_idx], "zero_") end
 end
 
+local bind_pretrained = options.signature("Embedding.from_pretrained", [[embeddings: tensor,
+  freeze: boolean = true, padding_idx?: integer, max_norm?: number, norm_type: number = 2.0,
+  scale_grad_by_freq: boolean = false]])
+
+-- A layer of the class on the tensor's memory, with the options of its constructor.
+local function from_pretrained(class, o)
+  local weight = o.embeddings
+  if weight:dim() ~= 2 then
+    caller.raise("%s.from_pretrained: embeddings are %s, wanted {rows, features}", class.class,
+      tostring(weight.shape))
+  end
+  local freeze = o.freeze
+  o.embeddings, o.freeze = nil, nil
+  o.num_embeddings, o.embedding_dim = weight:size(1), weight:size(2)
+  local layer = class(o)
+  layer.weight = core.parameter(weight:detach(), not freeze)
+  return layer
+end
+
+--- Embedding.from_pretrained(embeddings, freeze = true, ...): a layer whose weight is a tensor
+--- (rows, features), on its memory; with freeze it is not trained. The further arguments are the
+--- constructor's.
+function Embedding.from_pretrained(...)
+  return from_pretrained(Embedding, bind_pretrained(...))
+end
+
 function Embedding:forward(ids)
   if not (self.max_norm or self.scale_grad_by_freq) then
     return core.embedding(ids, self.weight, self.padding_idx)
@@ -155,6 +182,16 @@ function EmbeddingBag:init(...)
 end
 
 EmbeddingBag.reset_parameters = Embedding.reset_parameters
+
+local bind_pretrained_bag = options.signature("EmbeddingBag.from_pretrained", [[embeddings: tensor,
+  freeze: boolean = true, max_norm?: number, norm_type: number = 2.0,
+  scale_grad_by_freq: boolean = false, mode: 'sum'|'mean'|'max' = 'mean',
+  include_last_offset: boolean = false, padding_idx?: integer]])
+
+--- EmbeddingBag.from_pretrained(embeddings, freeze = true, ...): as Embedding's.
+function EmbeddingBag.from_pretrained(...)
+  return from_pretrained(EmbeddingBag, bind_pretrained_bag(...))
+end
 
 function EmbeddingBag:forward(ids, offsets, per_sample_weights)
   return functional.embedding_bag(ids, self.weight, {offsets = offsets, mode = self.mode,
