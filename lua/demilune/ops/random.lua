@@ -114,7 +114,8 @@ local function few(rate, generator)
 end
 
 -- Hoermann 1993, PTRS: a transformed uniform number, taken or refused by the density. For rates
--- from 10 on, others give anything.
+-- from 10 on, others give anything. In float64: the density is the difference of numbers as large
+-- as the rate, and float32's roundings of these would decide from rates of 1e5 on.
 local function many(rate, generator)
   local b = rate:sqrt() * 2.53 + 0.931
   local a = b * 0.02483 - 0.059
@@ -143,7 +144,7 @@ op.poisson("x; generator?", "numbers of the Poisson distribution, each of its ow
   local high = rate:ge(10)
   local n = few(core.where(high, 0.0, rate), g)
   if rate:numel() > 0 and high:any():item() then
-    n = core.where(high, many(core.where(high, rate, 10.0), g), n)
+    n = core.where(high, many(core.where(high, rate, 10.0):double(), g), n)
   end
   return n:to(x.dtype)
 end)
