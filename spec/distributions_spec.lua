@@ -188,6 +188,18 @@ describe("gradients of draws:", function()
     end
   end)
 
+  it("cdf of a gamma distribution is given where its shape wants a gradient, which has none",
+    function()
+      local a = t{2}:requires_grad_()
+      local p = D.Gamma(a, 1):cdf(t{1.5})
+      assert.near(0.4421745996289254, p:item(), 1e-12) -- PyTorch's; its backward raises, too
+      assert.refuses("igamma: there is no gradient for its first operand; hint: a:detach%(%)",
+        function() p:sum():backward() end)
+      local rate = t{1}:requires_grad_()
+      D.Gamma(a:detach(), rate):cdf(t{1.5}):sum():backward()
+      assert.near(0.5020428603339671, rate.grad:item(), 1e-12) -- 1.5 p(1.5)
+    end)
+
   it("standard_gamma of 16 bits and float32 has float64's, rounded once", function()
     for _, dtype in ipairs{"float32", "float16", "bfloat16"} do
       local a = dm.tensor({0.5, 2, 30}, {dtype = dtype}):requires_grad_()

@@ -179,16 +179,19 @@ end
 
 -- Of a in [0, inf) only the slope in x is known: x^(a - 1) e^-x / Gamma(a).
 local Gamma
-local function incomplete(name, upper)
+local function incomplete(upper)
   return function(a, x)
     Gamma = Gamma or require("demilune.autograd").Function{
       name = "Gamma",
       forward = function(ctx, s, t, q)
         ctx:save_for_backward(s, t)
-        ctx.sign = q and -1 or 1
+        ctx.name, ctx.sign = q and "igammac" or "igamma", q and -1 or 1
         return share(s, t, q)
       end,
       backward = function(ctx, gy)
+        if ctx.needs_input_grad[1] then
+          caller.raise("%s: there is no gradient for its first operand; hint: a:detach()", ctx.name)
+        end
         local s, t = ctx:saved_tensors()
         return nil, gy * core.exp((s - 1) * t:log() - t - core.lgamma(s)) * ctx.sign
       end,
@@ -196,18 +199,15 @@ local function incomplete(name, upper)
     local dtype = (a.dtype == "float64" or x.dtype == "float64") and "float64"
       or a:is_floating_point() and a.dtype or x:is_floating_point() and x.dtype
       or core.get_default_dtype()
-    if a.requires_grad then
-      caller.raise("%s: there is no gradient for its first operand; hint: a:detach()", name)
-    end
     local both = core.broadcast_tensors{a:double(), x:double()}
     return Gamma(both[1], both[2], upper):to(dtype)
   end
 end
 op.igamma("x, other", "the share of the gamma function's integral of x from 0 to other; computed "
   .. "in float64; "
-  .. "the gradient is other's", incomplete("igamma", false), "inplace")
+  .. "the gradient is other's", incomplete(false), "inplace")
 op.igammac("x, other", "the share of the gamma function's integral of x from other on; computed "
   .. "in float64; "
-  .. "the gradient is other's", incomplete("igammac", true), "inplace")
+  .. "the gradient is other's", incomplete(true), "inplace")
 
 return rows
