@@ -133,6 +133,19 @@ describe("draws of", function()
     end
   end)
 
+  it("Binomial and Poisson take no memory or time that grows with their numbers", function()
+    dm.manual_seed(7)
+    for _, d in ipairs{D.Binomial(1e9, t{0.3}), D.Poisson(t{1e9}), D.Binomial(t{40}, 0.37),
+      D.Binomial(t{1e6}, 1e-6)} do
+      local x = d:sample(n):double()
+      local mean, variance = d.mean:item(), d.variance:item()
+      assert.is_true(math.abs(x:mean():item() - mean) < 5 * math.sqrt(variance / n))
+      local kurtosis = 3 + 1 / math.min(variance, mean)
+      assert.is_true(math.abs(x:var():item() / variance - 1) < 5 * math.sqrt(kurtosis / n))
+    end
+    assert.same({0, 40, 0}, D.Binomial(t{40, 40, 0}, t{0, 1, 0.5}):sample():totable())
+  end)
+
   it("16-bit and float32 parameters have these dtypes", function()
     for _, dtype in ipairs{"float32", "float16", "bfloat16"} do
       local p = dm.tensor({0.5, 3}, {dtype = dtype})

@@ -101,8 +101,30 @@ local function binomial_log_prob(n, logits, value)
     - (n - value + 1):lgamma()
 end
 
---- Binomial(total_count = 1, probs, {logits, validate_args}): successes in total_count trials. A
---- draw makes a number for each trial.
+-- Trials of which numbers are drawn one by one.
+local FEW = 32
+
+-- Successes in n trials of probability p, float64 tensors of one shape. Ahrens & Dieter 1974: the
+-- a-th smallest of n uniform numbers is a beta draw, which halves the trials that are left.
+local function draw_binomial(n, p)
+  local sum = core.zeros_like(n)
+  while n:numel() > 0 and n:max():item() > FEW do
+    local many, a = n:gt(FEW), (n / 2):floor() + 1
+    local above = (n + 1 - a):clamp{min = 1}:standard_gamma()
+    local least = a:standard_gamma()
+    local at = least / (least + above)
+    local below = at:le(p)
+    sum = sum + core.where(many:logical_and(below), a, 0)
+    p = core.where(many, core.where(below, (p - at) / (1 - at), p / at), p)
+    n = core.where(many, core.where(below, n - a, a - 1), n)
+  end
+  local most = n:numel() > 0 and math.tointeger(n:max():item()) or 0
+  local trials = core.rand(join(n.shape, {most}), {dtype = "float64", device = n.device})
+  local taken = counts(most, n):narrow(1, 1, most):lt(n:unsqueeze(-1))
+  return sum + trials:lt(p:unsqueeze(-1)):logical_and(taken):sum(-1)
+end
+
+--- Binomial(total_count = 1, probs, {logits, validate_args}): successes in total_count trials.
 ---@param total_count? any
 ---@param probs? any
 ---@param logits? any
@@ -112,10 +134,8 @@ discrete.Binomial = class{
     logits = BINARY.logits},
   init = one_of,
   draw = function(self, shape)
-    local n = self.total_count:numel() > 0 and math.tointeger(self.total_count:max():item()) or 0
-    local trials = distribution.uniform(self, join(shape, {n})):lt(self.probs:unsqueeze(-1))
-    local taken = counts(n, self.total_count):narrow(1, 1, n):lt(self.total_count:unsqueeze(-1))
-    return trials:logical_and(taken):to(self.total_count.dtype):sum(-1)
+    local n, p = self.total_count:expand(shape), self.probs:expand(shape)
+    return draw_binomial(n:double(), p:double()):to(n.dtype)
   end,
   log_prob = function(self, value)
     return binomial_log_prob(self.total_count, self.logits, value)
@@ -142,23 +162,12 @@ discrete.Binomial = class{
   },
 }
 
---- Poisson(rate, {validate_args}): events in a unit of time. A draw counts the waiting times that
---- fit in: it takes as many steps as the largest number drawn.
+--- Poisson(rate, {validate_args}): events in a unit of time.
 ---@param rate any 0 or more
 discrete.Poisson = class{
   name = "Poisson", arguments = "rate",
   parameters = {rate = constraints.nonnegative},
-  draw = function(self, shape)
-    local rate = self.rate:expand(shape)
-    local count, time = core.zeros_like(rate), core.zeros(shape, {dtype = "float64",
-      device = rate.device})
-    while true do
-      time = time - (-core.rand_like(time)):log1p()
-      local fits = time:lt(rate)
-      if not fits:any():item() then return count end
-      count = count + fits:to(count.dtype)
-    end
-  end,
+  draw = function(self, shape) return self.rate:expand(shape):poisson() end,
   log_prob = function(self, value)
     return value:xlogy(self.rate) - self.rate - (value + 1):lgamma()
   end,
