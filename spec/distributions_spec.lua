@@ -401,6 +401,11 @@ describe("mistakes name distribution, argument, what was given and wanted:", fun
     wrong("Uniform:log_prob: the value has 3, wanted a number from 0..1 to 2", u.log_prob, u, 3)
     wrong("Dirichlet:log_prob: the value has {0.5, 0.6}, wanted a vector", D.Dirichlet(
       dm.ones(2)).log_prob, D.Dirichlet(dm.ones(2)), dm.tensor{0.5, 0.6})
+    local one = D.Independent(D.Exponential(dm.ones(2, 1)), 1) -- an event of one number
+    wrong("Independent:log_prob: the value has {%-1}, wanted 0 or more", one.log_prob, one,
+      dm.tensor{{2}, {-1}})
+    local couple = D.Independent(D.Uniform(t{{0, 0}, {2, 2}}, 4), 1)
+    wrong("Independent:log_prob: the value has {1, 3}, wanted", couple.log_prob, couple, t{1, 3})
     assert.equal(-math.huge, D.Uniform(0, 1, {validate_args = false}):log_prob(3):item())
   end)
 

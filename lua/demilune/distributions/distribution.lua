@@ -107,25 +107,24 @@ local function tensors_of(o, parameters)
   return out
 end
 
--- The first value of x that breaks the constraint, for a message.
-local function offender(x, ok)
-  if x:numel() <= ok:numel() then
-    local v = x:expand(ok.shape):reshape(-1)[ok:reshape(-1):logical_not()][1]:item()
-    return v ~= v and "NaN" or ("%.6g"):format(v)
-  end
-  local n = x:numel() // ok:numel()
+-- The first value of x that breaks the constraint, for a message; ok is what the constraint found.
+local function offender(x, ok, constraint)
+  local event = part(x.shape, #x.shape - constraint.event_dim + 1, #x.shape)
+  local bad = x:expand(join(ok.shape, event))
+  bad = bad:reshape(ok:numel(), -1)[ok:reshape(-1):logical_not()][1]:totable()
   local words = {}
-  for i, v in ipairs(x:reshape(-1, n)[ok:reshape(-1):logical_not()][1]:totable()) do
-    words[i] = i <= 8 and ("%.6g"):format(v) or nil
+  for i = 1, math.min(#bad, 8) do
+    words[i] = bad[i] ~= bad[i] and "NaN" or ("%.6g"):format(bad[i])
   end
-  return ("{%s%s}"):format(table.concat(words, ", "), n > 8 and ", ..." or "")
+  if constraint.event_dim == 0 then return words[1] end
+  return ("{%s%s}"):format(table.concat(words, ", "), #bad > 8 and ", ..." or "")
 end
 
 local function check(what, name, x, constraint, hint)
   local _ <close> = core.no_grad()
   local ok = constraint:check(x)
   if ok:all():item() then return end
-  caller.raise("%s: %s has %s, wanted %s%s", what, name, offender(x, ok), tostring(constraint),
+  caller.raise("%s: %s has %s, wanted %s%s", what, name, offender(x, ok, constraint), tostring(constraint),
     hint and "; hint: " .. hint or "")
 end
 
