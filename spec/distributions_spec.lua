@@ -407,6 +407,9 @@ describe("mistakes name distribution, argument, what was given and wanted:", fun
     local couple = D.Independent(D.Uniform(t{{0, 0}, {2, 2}}, 4), 1)
     wrong("Independent:log_prob: the value has {1, 3}, wanted", couple.log_prob, couple, t{1, 3})
     assert.equal(-math.huge, D.Uniform(0, 1, {validate_args = false}):log_prob(3):item())
+    -- PyTorch's Independent leaves checks to its base, too
+    local base = D.Uniform(dm.zeros(2), 1, {validate_args = false})
+    assert.equal(-math.huge, D.Independent(base, 1):log_prob(t{0.5, 3}):item())
   end)
 
   it("what a distribution does not have", function()

@@ -104,7 +104,8 @@ end
 local function of_base(name) return function(self) return self.base_dist[name] end end
 
 --- Independent(base_distribution, reinterpreted_batch_ndims, {validate_args}): the last dims of
---- the base's batch_shape belong to the event, so that log_prob sums over them.
+--- the base's batch_shape belong to the event, so that log_prob sums over them. Without
+--- validate_args values are checked where the base checks them.
 ---@param base_distribution table
 ---@param reinterpreted_batch_ndims integer
 multivariate.Independent = class{
@@ -119,6 +120,7 @@ multivariate.Independent = class{
         "the base's batch_shape", n, #batch)
     end
     self.base_dist, self.reinterpreted_batch_ndims = base, n
+    if o.validate_args == nil then self._validate = base._validate end
     self.batch_shape = part(batch, 1, #batch - n)
     self.event_shape = join(part(batch, #batch - n + 1, #batch), base.event_shape)
   end,
