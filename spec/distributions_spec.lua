@@ -257,6 +257,12 @@ describe("gradients of draws:", function()
     expects(t{6, 8}, function(a) return D.StudentT(a) end, square, {-2 / 16, -2 / 36})
   end)
 
+  it("of a Geometric's log_prob are finite where there is no failure, probs 1 included", function()
+    local p = t{1, 1, 0.5, 0.25}:requires_grad_()
+    D.Geometric(p):log_prob(t{0, 2, 0, 3}):sum():backward()
+    assert.same({1, -math.huge, 2, 0}, p.grad:totable()) -- PyTorch's
+  end)
+
   it("of log_prob, entropy and kl_divergence in the parameters are those of differences", function()
     local gradcheck = dm.autograd.gradcheck
     local function leaf(list) return t(list):requires_grad_() end

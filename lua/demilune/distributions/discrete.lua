@@ -81,8 +81,10 @@ discrete.Geometric = class{
     return ((-distribution.uniform(self, shape)):log1p() / (-self.probs):log1p()):floor()
   end,
   log_prob = function(self, value)
-    -- no failure where probs is 1: 0 times the logarithm of 0
-    return value:special_xlog1py(-self.probs) + self.probs:log()
+    -- where probs is 1 and there is no failure: 0 times the logarithm of 0, and its slope
+    local probs = self.probs
+    local none = value:eq(0):logical_and(probs:eq(1))
+    return value:special_xlog1py(-core.where(none, 0, probs)) + probs:log()
   end,
   entropy = function(self) return cross_entropy(self.logits, self.probs) / self.probs end,
   properties = {
