@@ -124,8 +124,8 @@ local function check(what, name, x, constraint, hint)
   local _ <close> = core.no_grad()
   local ok = constraint:check(x)
   if ok:all():item() then return end
-  caller.raise("%s: %s has %s, wanted %s%s", what, name, offender(x, ok, constraint), tostring(constraint),
-    hint and "; hint: " .. hint or "")
+  caller.raise("%s: %s has %s, wanted %s%s", what, name, offender(x, ok, constraint),
+    tostring(constraint), hint and "; hint: " .. hint or "")
 end
 
 local validates = true
