@@ -460,6 +460,30 @@ describe("register_kl", function()
     end)
   end)
 
+  it("has PyTorch's pairs of two classes", function()
+    local d = {Bernoulli = D.Bernoulli(t{0.3}), Beta = D.Beta(t{2}, 3), Uniform = D.Uniform(t{0.2},
+      0.7), Normal = D.Normal(t{0.5}, 2), Laplace = D.Laplace(t{-1}, 0.5), Gamma = D.Gamma(t{2.5},
+      1.5), Exponential = D.Exponential(t{0.8}), Poisson = D.Poisson(t{1.5}),
+      Wide = D.Uniform(t{-1}, 2), Binomial = D.Binomial(t{3}, 0.5)}
+    local function divergence(p, q) return D.kl_divergence(d[p], d[q]):item() end
+    for pair, want in pairs{
+      ["Bernoulli Poisson"] = 0.767496165512657, ["Beta Exponential"] = 0.77805020110221,
+      ["Beta Gamma"] = 1.73092674999051, ["Beta Wide"] = 1.33351893845611,
+      ["Normal Laplace"] = 1.93724962921261, ["Uniform Beta"] = 0.333102286326878,
+      ["Uniform Gamma"] = 1.92252191557333, ["Uniform Exponential"] = 1.27629073187415,
+    } do
+      assert.near(want, divergence(pair:match "(%a+) (%a+)"), 1e-12)
+    end
+    for pair in ("Beta>Uniform Wide>Exponential Wide>Gamma Wide>Beta Exponential>Uniform "
+      .. "Exponential>Beta Gamma>Uniform Gamma>Beta Laplace>Uniform Laplace>Gamma "
+      .. "Laplace>Exponential Laplace>Beta Normal>Uniform Normal>Gamma Normal>Exponential "
+      .. "Normal>Beta Poisson>Bernoulli Poisson>Binomial"):gmatch "%S+" do
+      assert.equal(math.huge, divergence(pair:match "(%a+)>(%a+)"), pair)
+    end
+    local rate = t{{1}, {2}}
+    assert.same({2, 3}, D.kl_divergence(D.Poisson(rate), D.Bernoulli(t{0, 1, 0})).shape)
+  end)
+
   it("infinities and zeros are as the definition has them", function()
     assert.equal(math.huge, D.kl_divergence(D.Bernoulli(0.5), D.Bernoulli(1.0)):item())
     assert.equal(0, D.kl_divergence(D.Bernoulli(1.0), D.Bernoulli(1.0)):item())

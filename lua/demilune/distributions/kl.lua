@@ -191,4 +191,78 @@ for _, class in ipairs{continuous.Uniform, continuous.Laplace, continuous.Expone
   register(class, continuous.Normal, to_normal)
 end
 
+-- ---- further pairs of two classes ----
+
+local function infinite(p, q)
+  local shape = distribution.broadcast(p.batch_shape, q.batch_shape)
+  if not shape then
+    caller.raise("kl_divergence: batch_shapes %s and %s do not broadcast",
+      distribution.shown(p.batch_shape), distribution.shown(q.batch_shape))
+  end
+  local of = distribution.like(p)
+  return core.full(shape, math.huge, {dtype = of.dtype, device = of.device})
+end
+
+-- p has numbers that q never has.
+for _, row in ipairs{
+  {continuous.Exponential, continuous.Uniform, gamma.Beta},
+  {gamma.Gamma, continuous.Uniform, gamma.Beta},
+  {continuous.Laplace, continuous.Uniform, gamma.Gamma, continuous.Exponential, gamma.Beta},
+  {continuous.Normal, continuous.Uniform, gamma.Gamma, continuous.Exponential, gamma.Beta},
+  {discrete.Poisson, discrete.Bernoulli, discrete.Binomial},
+} do
+  for i = 2, #row do register(row[1], row[i], infinite) end
+end
+
+register(discrete.Bernoulli, discrete.Poisson, function(p, q)
+  return q.rate - p:entropy() - p.probs:xlogy(q.rate)
+end)
+
+register(continuous.Normal, continuous.Laplace, function(p, q)
+  local away = p.loc - q.loc
+  local relative = away / p.scale
+  local distance = p.scale * math.sqrt(2 / math.pi) * (-relative:square() / 2):exp()
+    + away * (relative * math.sqrt(0.5)):erf()
+  return (2 * q.scale):log() - p:entropy() + distance / q.scale
+end)
+
+-- Minus the mean log of a gamma density, of the means of x and log x.
+local function gamma_cross(q, mean, mean_log)
+  return q.concentration:lgamma() - q.concentration * q.rate:log()
+    - (q.concentration - 1) * mean_log + q.rate * mean
+end
+local function beta_mean_log(p)
+  return p.concentration1:digamma() - (p.concentration1 + p.concentration0):digamma()
+end
+-- The mean log x of a uniform x, or that of 1 - x of its other ends.
+local function uniform_mean_log(low, high)
+  low, high = low:clamp{min = 0}, high:clamp{min = 0}
+  return (high:xlogy(high) - low:xlogy(low)) / (high - low) - 1
+end
+
+register(gamma.Beta, gamma.Gamma, function(p, q)
+  return gamma_cross(q, p.mean, beta_mean_log(p)) - p:entropy()
+end)
+register(gamma.Beta, continuous.Exponential, function(p, q)
+  return q.rate * p.mean - q.rate:log() - p:entropy()
+end)
+register(gamma.Beta, continuous.Uniform, function(p, q)
+  local outside = q.low:gt(0):logical_or(q.high:lt(1))
+  return core.where(outside, math.huge, (q.high - q.low):log() - p:entropy())
+end)
+register(continuous.Uniform, gamma.Gamma, function(p, q)
+  local cross = gamma_cross(q, p.mean, uniform_mean_log(p.low, p.high))
+  return core.where(p.low:lt(0), math.huge, cross - p:entropy())
+end)
+register(continuous.Uniform, continuous.Exponential, function(p, q)
+  return core.where(p.low:lt(0), math.huge, q.rate * p.mean - q.rate:log() - p:entropy())
+end)
+register(continuous.Uniform, gamma.Beta, function(p, q)
+  local a, b = q.concentration1, q.concentration0
+  local cross = a:lgamma() + b:lgamma() - (a + b):lgamma()
+    - (a - 1) * uniform_mean_log(p.low, p.high) - (b - 1) * uniform_mean_log(1 - p.high, 1 - p.low)
+  local outside = p.low:lt(0):logical_or(p.high:gt(1))
+  return core.where(outside, math.huge, cross - p:entropy())
+end)
+
 return kl
