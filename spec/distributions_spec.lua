@@ -88,8 +88,58 @@ local function examples()
     Multinomial = D.Multinomial(4, t{{0.2, 0.7, 0.1}, {1, 2, 3}}),
     MultivariateNormal = D.MultivariateNormal(t{{1, 2}, {3, 4}}, matrix),
     Independent = D.Independent(D.Normal(t{{0, 1}, {2, 3}}, 0.5), 1),
+    Gumbel = D.Gumbel(t{0.5, -1}, 2), Weibull = D.Weibull(2, t{0.8, 3}),
+    Pareto = D.Pareto(t{0.5, 2}, t{9, 12}), InverseGamma = D.InverseGamma(t{9, 12}, 2),
+    NegativeBinomial = D.NegativeBinomial(t{0.5, 6}, 0.4),
+    MixtureSameFamily = D.MixtureSameFamily(D.Categorical(t{{1, 3}, {2, 1}}),
+      D.Independent(D.Normal(t{{-1, 2}, {0, 1}}:unsqueeze(-1):expand{2, 2, 3}, 0.5), 1)),
   }
 end
+
+describe("MixtureSameFamily", function()
+  local choice = D.Categorical(t{0.2, 0.3, 0.5})
+  it("has PyTorch's values", function()
+    local d = D.MixtureSameFamily(choice, D.Normal(t{{-1, 0, 4}, {1, 2, 3}}, t{1, 2, 0.5}))
+    local function near(want, got)
+      assert.same({2}, got.shape)
+      for i, v in ipairs(want) do assert.near(v, got[i]:item(), 1e-12) end
+    end
+    near({1.8, 2.3}, d.mean)
+    near({6.485, 2.135}, d.variance)
+    near({-2.4780851294001227, -2.0194225784699564}, d:log_prob(t{0.5, 1}))
+    near({0.36625045745174545, 0.19257709723871264}, d:cdf(t{0.5, 1}))
+    assert.same({4, 3, 2}, d:expand{3, 2}:sample(4).shape)
+
+    local vectors = D.MixtureSameFamily(D.Categorical(t{0.25, 0.75}),
+      D.Independent(D.Normal(t{{-1, 0}, {4, 1}}, 1), 1))
+    assert.same({}, vectors.batch_shape)
+    assert.same({2}, vectors.event_shape)
+    near({2.75, 0.75}, vectors.mean)
+    near({5.6875, 1.1875}, vectors.variance)
+    near({-5.383418473616104, -2.625557090792439}, vectors:log_prob(t{{1, 1}, {4, 0}}))
+  end)
+
+  it("has gradients of log_prob in the choice and the components", function()
+    local logits = t{0.1, -0.4, 0.9}:requires_grad_()
+    local loc = t{-1, 0, 4}:requires_grad_()
+    dm.autograd.gradcheck(function(l, m)
+      return D.MixtureSameFamily(D.Categorical{logits = l}, D.Normal(m, 1)):log_prob(t{0.3, 2})
+    end, {logits, loc})
+  end)
+
+  it("says what is wrong", function()
+    assert.refuses("mixture_distribution is a Normal, wanted a Categorical", function()
+      D.MixtureSameFamily(D.Normal(0, 1), D.Normal(dm.zeros(3), 1))
+    end)
+    assert.refuses("choices {3}, which does not broadcast to the components' batch_shape {2}",
+      function() D.MixtureSameFamily(choice, D.Normal(dm.zeros(2), 1)) end)
+    local d = D.MixtureSameFamily(choice, D.Normal(dm.zeros(3), 1))
+    assert.refuses("MixtureSameFamily:rsample: its numbers have no gradient", function()
+      d:rsample()
+    end)
+    assert.refuses("1 %- probs has 0, wanted more than 0", function() D.NegativeBinomial(1, 1) end)
+  end)
+end)
 
 describe("draws of", function()
   local n = 20000
@@ -104,7 +154,9 @@ describe("draws of", function()
       local square = (x - d.mean):square()
       off = (square:mean(1) - d.variance):abs() / (square:std(1) / math.sqrt(n) + 1e-12)
       assert.is_true(off:max():item() < 5, tostring(off))
-      if name == "Poisson" then return end -- which has none in PyTorch either
+      if name == "Poisson" or name == "NegativeBinomial" or name == "MixtureSameFamily" then
+        return -- which have none in PyTorch either
+      end
       local log_prob = -d:log_prob(x)
       assert.is_true((log_prob:mean(1) - d:entropy()):abs():le(
         5 * log_prob:std(1) / math.sqrt(n) + 1e-12):all():item())
@@ -144,6 +196,14 @@ describe("draws of", function()
       assert.is_true(math.abs(x:var():item() / variance - 1) < 5 * math.sqrt(kurtosis / n))
     end
     assert.same({0, 40, 0}, D.Binomial(t{40, 40, 0}, t{0, 1, 0.5}):sample():totable())
+  end)
+
+  it("NegativeBinomial of 0 failures, and HalfCauchy, are as defined", function()
+    dm.manual_seed(7)
+    assert.same({0, 0, 0}, D.NegativeBinomial(0, t{0.1, 0.5, 0.9}):sample():totable())
+    local x = D.HalfCauchy(t{2}):sample(n)
+    assert.is_true(x:ge(0):all():item())
+    assert.near(0.5, x:lt(2):double():mean():item(), 5 * 0.5 / math.sqrt(n))
   end)
 
   it("16-bit and float32 parameters have these dtypes", function()

@@ -133,3 +133,11 @@ def distributions():
     for cls, args in ((D.Uniform, dict(low=-up(3), high=up(3))), (D.Laplace, q()),
                       (D.Exponential, dict(rate=up(3))), (D.Gamma, gamma), (D.Beta, beta())):
         distribution(cls, args, None, q(), D.Normal)
+    distribution(D.HalfCauchy, dict(scale=up(3)), up(2, 3))
+    distribution(D.Gumbel, dict(loc=real(3), scale=up(2, 1)), real(2, 3))
+    distribution(D.Weibull, dict(scale=up(2, 1), concentration=up(3, lo=1)), up(2, 3))
+    alpha = torch.tensor([0.5, 1.5, 3], dtype=f64)
+    distribution(D.Pareto, dict(scale=up(2, 1, hi=1), alpha=alpha), up(2, 3, lo=1))
+    distribution(D.InverseGamma, dict(concentration=alpha, rate=up(2, 1)), up(2, 3))
+    distribution(D.NegativeBinomial, dict(total_count=up(2, 1), probs=share(3)), bits * 3)
+    distribution(D.NegativeBinomial, dict(total_count=up(2, 1), logits=real(3)), bits * 2)

@@ -154,7 +154,58 @@ continuous.Cauchy = define(LOC_SCALE, {
   },
 })
 
--- ---- Uniform, Exponential ----
+-- ---- HalfCauchy, Gumbel ----
+
+--- HalfCauchy(scale, {validate_args}): absolute values of Cauchy numbers of median 0.
+---@param scale any
+continuous.HalfCauchy = define(SCALE, {
+  name = "HalfCauchy",
+  rsample = function(self, shape)
+    return (self.scale * (math.pi * (uniform(self, shape) - 0.5)):tan()):abs()
+  end,
+  log_prob = function(self, value)
+    local log_prob = math.log(2 / math.pi) - self.scale:log()
+      - (value / self.scale):square():log1p()
+    return core.where(value:ge(0), log_prob, -math.huge)
+  end,
+  cdf = function(self, value) return (value / self.scale):atan() * (2 / math.pi) end,
+  icdf = function(self, value) return (math.pi / 2 * value):tan() * self.scale end,
+  entropy = function(self) return math.log(2 * math.pi) + self.scale:log() end,
+  properties = {
+    support = always(constraints.nonnegative),
+    mode = function(self) return core.zeros_like(self.scale) end,
+    mean = function(self) return core.full_like(self.scale, math.huge) end,
+    variance = function(self) return core.full_like(self.scale, math.huge) end,
+  },
+})
+
+local EULER = 0.57721566490153286061 -- the mean of a standard Gumbel number
+
+--- Gumbel(loc, scale, {validate_args}): largest of many numbers; loc is the most likely one.
+---@param loc any
+---@param scale any
+continuous.Gumbel = define(LOC_SCALE, {
+  name = "Gumbel",
+  rsample = function(self, shape)
+    local u = uniform(self, shape):clamp{min = dtypes.of[self.loc.dtype].tiny}
+    return self.loc - self.scale * (-u:log()):log()
+  end,
+  log_prob = function(self, value)
+    local y = (self.loc - value) / self.scale
+    return y - y:exp() - self.scale:log()
+  end,
+  cdf = function(self, value) return (-((self.loc - value) / self.scale):exp()):exp() end,
+  icdf = function(self, value) return self.loc - self.scale * (-value:log()):log() end,
+  entropy = function(self) return self.scale:log() + (1 + EULER) end,
+  properties = {
+    support = always(constraints.real), mode = field "loc",
+    mean = function(self) return self.loc + self.scale * EULER end,
+    stddev = function(self) return self.scale * (math.pi / math.sqrt(6)) end,
+    variance = function(self) return self.scale:square() * (math.pi ^ 2 / 6) end,
+  },
+})
+
+-- ---- Uniform, Exponential, and powers of the latter's ----
 
 --- Uniform(low, high, {validate_args}): numbers of low or more, below high.
 ---@param low any
@@ -204,6 +255,80 @@ continuous.Exponential = class{
     mode = function(self) return core.zeros_like(self.rate) end,
     stddev = function(self) return self.rate:reciprocal() end,
     variance = function(self) return self.rate:pow(-2) end,
+  },
+}
+
+-- Numbers of rate 1.
+local function exponential(self, shape) return -(-uniform(self, shape)):log1p() end
+
+--- Weibull(scale, concentration, {validate_args}): times to failure; with a concentration below 1
+--- failures become rarer, above 1 more frequent.
+---@param scale any
+---@param concentration any
+continuous.Weibull = class{
+  name = "Weibull", arguments = "scale, concentration",
+  parameters = {scale = constraints.positive, concentration = constraints.positive},
+  rsample = function(self, shape)
+    return self.scale * exponential(self, shape) ^ self.concentration:reciprocal()
+  end,
+  log_prob = function(self, value)
+    local k, log = self.concentration, value:log() - self.scale:log()
+    return k:log() - self.scale:log() + (k - 1) * log - (k * log):exp()
+  end,
+  cdf = function(self, value) return -(-(value / self.scale) ^ self.concentration):expm1() end,
+  icdf = function(self, value)
+    return self.scale * (-(-value):log1p()) ^ self.concentration:reciprocal()
+  end,
+  entropy = function(self)
+    local k = self.concentration
+    return EULER * (1 - k:reciprocal()) + (self.scale / k):log() + 1
+  end,
+  properties = {
+    support = always(constraints.positive),
+    mean = function(self)
+      return self.scale * (1 + self.concentration:reciprocal()):lgamma():exp()
+    end,
+    mode = function(self)
+      local k = self.concentration
+      return self.scale * (1 - k:reciprocal()):clamp{min = 0} ^ k:reciprocal()
+    end,
+    variance = function(self)
+      local one = self.concentration:reciprocal()
+      return self.scale:square() * ((1 + 2 * one):lgamma():exp() - (2 * (1 + one):lgamma()):exp())
+    end,
+  },
+}
+
+--- Pareto(scale, alpha, {validate_args}): numbers of scale or more, whose share above x falls as
+--- x ^ -alpha.
+---@param scale any
+---@param alpha any
+continuous.Pareto = class{
+  name = "Pareto", arguments = "scale, alpha",
+  parameters = {scale = constraints.positive, alpha = constraints.positive},
+  rsample = function(self, shape)
+    return self.scale * (exponential(self, shape) / self.alpha):exp()
+  end,
+  log_prob = function(self, value)
+    local a = self.alpha
+    return a:log() + a * self.scale:log() - (a + 1) * value:log()
+  end,
+  cdf = function(self, value) return 1 - (self.scale / value) ^ self.alpha end,
+  icdf = function(self, value) return self.scale * (1 - value) ^ -self.alpha:reciprocal() end,
+  entropy = function(self)
+    return (self.scale / self.alpha):log() + 1 + self.alpha:reciprocal()
+  end,
+  properties = {
+    support = function(self) return constraints.interval(self.scale, math.huge) end,
+    mode = field "scale",
+    mean = function(self)
+      local a = self.alpha:clamp{min = 1}
+      return a * self.scale / (a - 1)
+    end,
+    variance = function(self)
+      local a = self.alpha:clamp{min = 2}
+      return self.scale:square() * a / ((a - 1):square() * (a - 2))
+    end,
   },
 }
 

@@ -180,6 +180,46 @@ discrete.Poisson = class{
   },
 }
 
+--- NegativeBinomial(total_count, probs, {logits, validate_args}): successes, each of probability
+--- probs, before total_count failures, which need not be a whole number.
+---@param total_count any 0 or more
+---@param probs? any below 1
+---@param logits? any
+discrete.NegativeBinomial = class{
+  name = "NegativeBinomial", arguments = "total_count, probs?, logits?",
+  parameters = {total_count = constraints.nonnegative, probs = BINARY.probs,
+    logits = BINARY.logits},
+  init = function(self)
+    one_of(self)
+    local probs = self._validate and rawget(self, "probs")
+    if probs then
+      distribution.check("NegativeBinomial", "1 - probs", 1 - probs, constraints.positive)
+    end
+  end,
+  draw = function(self, shape)
+    local n = self.total_count:expand(shape)
+    local rate = core.where(n:eq(0), 1, n):standard_gamma() * self.logits:exp()
+    return core.where(n:eq(0), 0, rate):poisson()
+  end,
+  log_prob = function(self, value)
+    local n = self.total_count
+    local ways = (n + value):lgamma() - (1 + value):lgamma() - n:lgamma()
+    return n * (-self.logits):logsigmoid() + value * self.logits:logsigmoid()
+      + core.where((n + value):eq(0), 0, ways)
+  end,
+  properties = {
+    support = always(constraints.nonnegative_integer), probs = binary_probs,
+    logits = binary_logits,
+    mean = function(self) return self.total_count * self.logits:exp() end,
+    mode = function(self)
+      return ((self.total_count - 1) * self.logits:exp()):floor():clamp{min = 0}
+    end,
+    variance = function(self)
+      return self.total_count * self.logits:exp() / (-self.logits):sigmoid()
+    end,
+  },
+}
+
 -- ---- a choice of n ----
 
 local CHOICE = {probs = constraints.nonnegative_vector, logits = constraints.real_vector}

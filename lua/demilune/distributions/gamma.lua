@@ -59,6 +59,36 @@ gamma.Chi2 = class{
   },
 }
 
+--- InverseGamma(concentration, rate, {validate_args}): reciprocals of Gamma's numbers.
+---@param concentration any more than 0
+---@param rate any more than 0
+gamma.InverseGamma = class{
+  name = "InverseGamma", arguments = "concentration, rate",
+  parameters = {concentration = constraints.positive, rate = constraints.positive},
+  rsample = function(self, shape) return self.rate / draw_gamma(self.concentration, shape) end,
+  log_prob = function(self, value)
+    local a, rate = self.concentration, self.rate
+    return a:xlogy(rate) - (a + 1) * value:log() - rate / value - a:lgamma()
+  end,
+  cdf = function(self, value) return self.concentration:igammac(self.rate / value) end,
+  entropy = function(self)
+    local a = self.concentration
+    return a + self.rate:log() + a:lgamma() - (1 + a) * a:digamma()
+  end,
+  properties = {
+    support = always(constraints.positive),
+    mean = function(self)
+      local a = self.concentration
+      return core.where(a:gt(1), self.rate / (a - 1), math.huge)
+    end,
+    mode = function(self) return self.rate / (self.concentration + 1) end,
+    variance = function(self)
+      local a = self.concentration
+      return core.where(a:gt(2), self.rate:square() / ((a - 1):square() * (a - 2)), math.huge)
+    end,
+  },
+}
+
 --- StudentT(df, loc = 0, scale = 1, {validate_args}).
 ---@param df any degrees of freedom, more than 0
 ---@param loc? any

@@ -6,10 +6,10 @@
 -- by position or by name: Normal(0, 1), Normal{loc = 0, scale = x}. A distribution of choices has
 -- positions as its values, which count from 1 (Categorical).
 --
---   Normal LogNormal HalfNormal Laplace Cauchy Uniform Exponential
---   Gamma Chi2 StudentT Beta Dirichlet
---   Bernoulli Binomial Geometric Poisson Categorical OneHotCategorical Multinomial
---   MultivariateNormal Independent
+--   Normal LogNormal HalfNormal Laplace Cauchy HalfCauchy Gumbel Uniform Exponential Weibull Pareto
+--   Gamma InverseGamma Chi2 StudentT Beta Dirichlet
+--   Bernoulli Binomial NegativeBinomial Geometric Poisson Categorical OneHotCategorical Multinomial
+--   MultivariateNormal Independent MixtureSameFamily
 --   kl_divergence register_kl constraints is_distribution set_default_validate_args
 --
 -- Arguments and values are checked unless {validate_args = false} is given.

@@ -4,6 +4,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local constraints = require "demilune.distributions.constraints"
+local discrete = require "demilune.distributions.discrete"
 local distribution = require "demilune.distributions.distribution"
 
 local class, join, part = distribution.class, distribution.join, distribution.part
@@ -144,6 +145,75 @@ multivariate.Independent = class{
     variance = of_base "variance", stddev = of_base "stddev",
     support = function(self)
       return constraints.independent(self.base_dist.support, self.reinterpreted_batch_ndims)
+    end,
+  },
+}
+
+-- The mean over the components of what each has, by how often it is chosen.
+local function mixed(self, each)
+  local probs = self.mixture_distribution.probs
+  local dims = #self.event_shape
+  return (each * probs:reshape(join(probs.shape, distribution.ones(dims)))):sum(-1 - dims)
+end
+
+--- MixtureSameFamily(mixture_distribution, component_distribution, {validate_args}): numbers of one
+--- of several components, which are the last dim of their batch_shape; a Categorical says how often
+--- each is chosen.
+---@param mixture_distribution table a Categorical
+---@param component_distribution table
+multivariate.MixtureSameFamily = class{
+  name = "MixtureSameFamily",
+  arguments = "mixture_distribution: distribution, component_distribution: distribution",
+  parameters = {},
+  init = function(self, o)
+    local mixture, base = o.mixture_distribution, o.component_distribution
+    local batch = base.batch_shape
+    if mixture.class ~= discrete.Categorical then
+      caller.raise("MixtureSameFamily: mixture_distribution is a %s, wanted a Categorical",
+        mixture.class.name)
+    end
+    local n = mixture.probs.shape[#mixture.probs.shape]
+    local given = join(mixture.batch_shape, {n})
+    if batch[#batch] ~= n or not distribution.broadcast(given, batch) then
+      caller.raise("MixtureSameFamily: the mixture is of batch_shape and choices %s, which does " ..
+        "not broadcast to the components' batch_shape %s", distribution.shown(given),
+        distribution.shown(batch))
+    end
+    self.mixture_distribution, self.base_dist = mixture, base
+    self.batch_shape, self.event_shape = part(batch, 1, #batch - 1), base.event_shape
+    if o.validate_args == nil then self._validate = base._validate end
+  end,
+  expand = function(self, shape)
+    local base = self.base_dist
+    return self.class(self.mixture_distribution:expand(shape),
+      base:expand(join(shape, {base.batch_shape[#base.batch_shape]})),
+      {validate_args = self._validate})
+  end,
+  draw = function(self, shape)
+    local dim = -1 - #self.event_shape
+    local samples = part(shape, 1, #shape - #self.batch_shape - #self.event_shape)
+    local chosen = self.mixture_distribution:expand(self.batch_shape):sample(samples)
+    local x = self.base_dist:sample(samples)
+    local one = {table.unpack(x.shape)}
+    one[#one + 1 + dim] = 1
+    return x:gather(chosen:reshape(join(chosen.shape, distribution.ones(-dim))):expand(one), dim)
+      :squeeze(dim)
+  end,
+  log_prob = function(self, value)
+    local each = self.base_dist:log_prob(value:unsqueeze(-1 - #self.event_shape))
+    return (each + self.mixture_distribution.logits):logsumexp(-1)
+  end,
+  cdf = function(self, value)
+    return (self.base_dist:cdf(value:unsqueeze(-1)) * self.mixture_distribution.probs):sum(-1)
+  end,
+  properties = {
+    component_distribution = function(self) return self.base_dist end,
+    support = function(self) return self.base_dist.support end,
+    mean = function(self) return mixed(self, self.base_dist.mean) end,
+    variance = function(self)
+      local mean = self.base_dist.mean
+      local off = mean - mixed(self, mean):unsqueeze(-1 - #self.event_shape)
+      return mixed(self, self.base_dist.variance + off:square())
     end,
   },
 }

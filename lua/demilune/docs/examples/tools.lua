@@ -657,6 +657,13 @@ return {
     local d = dm.distributions.Geometric(0.25)   -- failures before the first success
     d.mean  --> 3
     d:log_prob(0):exp()  --> 0.25]],
+  ["distributions.Gumbel"] = [[
+    local d = dm.distributions.Gumbel(0, 1)   -- the most likely number, and the spread
+    d:cdf(0)  --> 0.3679
+    d.mean  --> 0.5772]],
+  ["distributions.HalfCauchy"] = [[
+    local d = dm.distributions.HalfCauchy(2)   -- the size of a Cauchy(0, 2)'s number
+    d:cdf(2)  --> 0.5]],
   ["distributions.HalfNormal"] = [[
     local d = dm.distributions.HalfNormal(2)   -- the size of a Normal(0, 2)'s number
     d:sample(100):min():item() >= 0  --> true
@@ -665,6 +672,10 @@ return {
     local d = dm.distributions.Independent(dm.distributions.Normal(dm.zeros(3), 1), 1)
     d.event_shape  --> {3}
     d:log_prob(dm.zeros(3))  --> -2.7568]],
+  ["distributions.InverseGamma"] = [[
+    local d = dm.distributions.InverseGamma(3, 4)   -- concentration, rate
+    d.mean  --> 2
+    d.mode  --> 1]],
   ["distributions.Laplace"] = [[
     local d = dm.distributions.Laplace(0, 1)
     d:log_prob(0):exp()  --> 0.5
@@ -673,6 +684,12 @@ return {
     local d = dm.distributions.LogNormal(0, 1)   -- e to the power of a Normal's number
     d:cdf(1)  --> 0.5
     d:sample(3).shape  --> {3}]],
+  ["distributions.MixtureSameFamily"] = [[
+    local D = dm.distributions
+    local d = D.MixtureSameFamily(D.Categorical(dm.tensor{0.25, 0.75}),
+      D.Normal(dm.tensor{-2.0, 2.0}, 1))
+    d.mean  --> 1
+    d:log_prob(0)  --> -2.919]],
   ["distributions.Multinomial"] = [[
     local d = dm.distributions.Multinomial(10, dm.tensor{0.2, 0.8})
     d.mean  --> {2, 8}
@@ -681,6 +698,10 @@ return {
     local d = dm.distributions.MultivariateNormal(dm.zeros(2), dm.eye(2))
     d:sample(5).shape  --> {5, 2}
     d:log_prob(dm.zeros(2))  --> -1.8379]],
+  ["distributions.NegativeBinomial"] = [[
+    local d = dm.distributions.NegativeBinomial(3, 0.5)   -- successes before 3 failures
+    d.mean  --> 3
+    d:log_prob(0):exp()  --> 0.125]],
   ["distributions.Normal"] = [[
     local d = dm.distributions.Normal(0, 1)
     d:sample(3).shape  --> {3}
@@ -689,6 +710,10 @@ return {
   ["distributions.OneHotCategorical"] = [[
     local d = dm.distributions.OneHotCategorical(dm.tensor{0.0, 1.0, 0.0})
     d:sample()  --> {0, 1, 0}]],
+  ["distributions.Pareto"] = [[
+    local d = dm.distributions.Pareto(1, 3)   -- least number, how fast their share falls
+    d.mean  --> 1.5
+    d:cdf(2)  --> 0.875]],
   ["distributions.Poisson"] = [[
     local d = dm.distributions.Poisson(3)
     d.variance  --> 3
@@ -701,6 +726,10 @@ return {
     local d = dm.distributions.Uniform(0, 4)
     d:cdf(1)  --> 0.25
     d.mean  --> 2]],
+  ["distributions.Weibull"] = [[
+    local d = dm.distributions.Weibull(2, 1)   -- scale, concentration
+    d.mean  --> 2
+    d:cdf(2)  --> 0.6321]],
   ["distributions.constraints"] = [[
     dm.distributions.constraints.positive:check(dm.tensor{2, -1})  --> {true, false}
     tostring(dm.distributions.Normal(0, 1).support)  --> "a real number"]],
