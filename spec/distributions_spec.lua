@@ -540,6 +540,12 @@ describe("register_kl", function()
       .. "Normal>Beta Poisson>Bernoulli Poisson>Binomial"):gmatch "%S+" do
       assert.equal(math.huge, divergence(pair:match "(%a+)>(%a+)"), pair)
     end
+    -- outside of q's numbers the other elements' gradients stay numbers; PyTorch's are NaN
+    local a = t{2}:requires_grad_()
+    D.kl_divergence(D.Uniform(t{0.2, -0.9}, t{0.7, -0.6}), D.Beta(a, 3)):sum():backward()
+    local alone = t{2}:requires_grad_()
+    D.kl_divergence(D.Uniform(t{0.2}, t{0.7}), D.Beta(alone, 3)):sum():backward()
+    assert.same(alone.grad:totable(), a.grad:totable())
     local rate = t{{1}, {2}}
     assert.same({2, 3}, D.kl_divergence(D.Poisson(rate), D.Bernoulli(t{0, 1, 0})).shape)
   end)

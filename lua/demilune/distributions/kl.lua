@@ -234,10 +234,12 @@ end
 local function beta_mean_log(p)
   return p.concentration1:digamma() - (p.concentration1 + p.concentration0):digamma()
 end
--- The mean log x of a uniform x, or that of 1 - x of its other ends.
+-- The mean log x of a uniform x, or that of 1 - x of its other ends; some finite number where x is
+-- below 0.
 local function uniform_mean_log(low, high)
+  local width = high - low
   low, high = low:clamp{min = 0}, high:clamp{min = 0}
-  return (high:xlogy(high) - low:xlogy(low)) / (high - low) - 1
+  return (high:xlogy(high) - low:xlogy(low)) / width - 1
 end
 
 register(gamma.Beta, gamma.Gamma, function(p, q)
