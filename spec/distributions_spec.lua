@@ -206,6 +206,20 @@ describe("draws of", function()
     assert.near(0.5, x:lt(2):double():mean():item(), 5 * 0.5 / math.sqrt(n))
   end)
 
+  it("16-bit parameters are finite and in the support", function()
+    dm.manual_seed(7)
+    for _, dtype in ipairs{"float16", "bfloat16"} do
+      local function p(v) return dm.tensor(v, {dtype = dtype}) end
+      for _, d in ipairs{D.Exponential(p{2}), D.Laplace(p{0}, 1), D.Gumbel(p{0}, 1),
+        D.Weibull(p{1}, 0.5), D.Pareto(p{1}, 4), D.Geometric(p{0.5})} do
+        local x = d:sample(100000)
+        assert.equal(dtype, x.dtype)
+        assert.is_true(x:isfinite():all():item(), tostring(d))
+        assert.is_true(d.support:check(x):all():item(), tostring(d))
+      end
+    end
+  end)
+
   it("16-bit and float32 parameters have these dtypes", function()
     for _, dtype in ipairs{"float32", "float16", "bfloat16"} do
       local p = dm.tensor({0.5, 3}, {dtype = dtype})

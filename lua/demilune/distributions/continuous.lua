@@ -104,8 +104,9 @@ continuous.HalfNormal = define(SCALE, {
 continuous.Laplace = define(LOC_SCALE, {
   name = "Laplace",
   rsample = function(self, shape)
-    local eps = dtypes.of[self.loc.dtype].eps
-    local u = uniform(self, shape) * (2 - eps) - (1 - eps) -- above -1, and below 1
+    local u = uniform(self, shape)
+    local eps = dtypes.of[u.dtype].eps
+    u = u * (2 - eps) - (1 - eps) -- above -1, and below 1
     return self.loc - self.scale * u:sign() * (-u:abs()):log1p()
   end,
   log_prob = function(self, value)
@@ -187,7 +188,8 @@ local EULER = 0.57721566490153286061 -- the mean of a standard Gumbel number
 continuous.Gumbel = define(LOC_SCALE, {
   name = "Gumbel",
   rsample = function(self, shape)
-    local u = uniform(self, shape):clamp{min = dtypes.of[self.loc.dtype].tiny}
+    local u = uniform(self, shape)
+    u = u:clamp{min = dtypes.of[u.dtype].tiny}
     return self.loc - self.scale * (-u:log()):log()
   end,
   log_prob = function(self, value)
@@ -269,7 +271,8 @@ continuous.Weibull = class{
   name = "Weibull", arguments = "scale, concentration",
   parameters = {scale = constraints.positive, concentration = constraints.positive},
   rsample = function(self, shape)
-    return self.scale * exponential(self, shape) ^ self.concentration:reciprocal()
+    local x = self.scale * exponential(self, shape) ^ self.concentration:reciprocal()
+    return x:clamp{min = dtypes.of[self.scale.dtype].tiny}
   end,
   log_prob = function(self, value)
     local k, log = self.concentration, value:log() - self.scale:log()

@@ -250,6 +250,11 @@ function METHODS:icdf(value)
   return fn(self, checked_value(self, "icdf", value))
 end
 
+-- Draws of 16-bit parameters are made of float32's uniform numbers.
+local function rounded(self, x)
+  return x:is_floating_point() and x:to(like(self).dtype) or x
+end
+
 --- Numbers drawn, without gradients.
 ---@param ... any the shape of the draws: d:sample(), d:sample(3), d:sample{2, 3}
 ---@return table tensor of that shape + batch_shape + event_shape
@@ -258,7 +263,7 @@ function METHODS:sample(...)
     self.event_shape)
   local draw = self.class.parts.rsample or own(self, "draw")
   local _ <close> = core.no_grad()
-  return draw(self, shape)
+  return rounded(self, draw(self, shape))
 end
 
 --- Numbers drawn, with gradients in the parameters (a reparameterized sample).
@@ -269,8 +274,8 @@ function METHODS:rsample(...)
     caller.raise("%s:rsample: its numbers have no gradient in the parameters; hint: sample, and" ..
       " log_prob times the reward (REINFORCE)", self.class.name)
   end
-  return draw(self, join(shape_of(self.class.name .. ":rsample", ...), self.batch_shape,
-    self.event_shape))
+  return rounded(self, draw(self, join(shape_of(self.class.name .. ":rsample", ...),
+    self.batch_shape, self.event_shape)))
 end
 
 --- Entropy in nats, of batch_shape.
@@ -320,10 +325,12 @@ end
 
 -- ---- random numbers for draws ----
 
--- Uniform numbers in [0, 1) and normal ones, of a shape, as the distribution's parameters are.
+-- Uniform numbers in [0, 1), of float32 for 16-bit parameters: in 16 bits 1 is among them, and too
+-- few others. Normal numbers, as the distribution's parameters are.
 function distribution.uniform(self, shape)
   local p = like(self)
-  return core.rand(shape, {dtype = p.dtype, device = p.device})
+  local dtype = p.dtype == "float64" and "float64" or "float32"
+  return core.rand(shape, {dtype = dtype, device = p.device})
 end
 function distribution.normal(self, shape)
   local p = like(self)
