@@ -85,7 +85,10 @@ static __device__ inline double affine(double shift, double scale, double v) {
 template <bool NORMAL> struct Affine {
   static const bool reads = false, normal = NORMAL;
   float shift, scale;
-  __device__ float operator()(float u, float, int64_t) const { return affine(shift, scale, u); }
+  uint32_t bits; /* of u that are kept */
+  __device__ float operator()(float u, float, int64_t) const {
+    return affine(shift, scale, dm_uniform_cut(u, bits));
+  }
 };
 template <class C> struct Below { /* bernoulli with one p */
   static const bool reads = false, normal = false;
@@ -220,8 +223,8 @@ static dm_status draw_affine(dm_Tensor *t, bool normal, double shift, double sca
   Start g;
   DM_TRY(take(t->numel, t->dtype == DM_F64 ? 2 : 4, &g));
   if (t->dtype != DM_F64)
-    return normal ? draw<float>(t, t, Affine<true>{a, b}, g.p)
-                  : draw<float>(t, t, Affine<false>{a, b}, g.p);
+    return normal ? draw<float>(t, t, Affine<true>{a, b, ~0u}, g.p)
+                  : draw<float>(t, t, Affine<false>{a, b, dm_uniform_bits(t->dtype)}, g.p);
   if (t->numel == 0) return DM_OK;
   void *data[1];
   const dm_Walk<1> walk = dm_walk<1>(&t, data);

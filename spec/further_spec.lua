@@ -55,6 +55,19 @@ describe("random numbers", function()
     assert.refuses("a rate is not 0 or above", function() dm.poisson(dm.tensor{1.0, -1}) end)
   end)
 
+  it("of uniform are below 1 in 16 bits, too, and those of float32 cut short", function()
+    for dtype, eps in pairs{float16 = 2 ^ -11, bfloat16 = 2 ^ -8} do
+      dm.manual_seed(11)
+      local wide = dm.rand(300000)
+      dm.manual_seed(11)
+      local x = dm.rand({300000}, {dtype = dtype}):float()
+      assert.equal(1 - eps, x:max():item())
+      assert.is_true(x:le(wide):all():item())
+      assert.is_true(x:gt(wide * (1 - 2 * eps)):logical_or(wide:eq(0)):all():item())
+      assert.equal(1 - eps, dm.zeros({300000}, {dtype = dtype}):uniform_():max():item())
+    end
+  end)
+
   it("of normal take tensors and numbers", function()
     assert_moments(dm.normal(2, 3, {n}), 2, 9, 3)
     assert_moments(dm.normal(dm.full({n}, 2.0), 3), 2, 9, 3)

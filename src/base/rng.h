@@ -13,6 +13,8 @@
 #include <math.h>
 
 #include "base/base.h"
+#include "base/dtype.h"
+#include "base/half.h"
 
 typedef struct dm_Philox {
   uint32_t v[4];
@@ -47,6 +49,15 @@ static inline DM_HD float dm_uniform_f32(uint32_t u) {
 static inline DM_HD double dm_uniform_f64(uint32_t hi, uint32_t lo) {
   const uint64_t u = ((uint64_t)hi << 32 | lo) >> 11;
   return (double)u * 1.1102230246251565e-16; /* 2^-53 */
+}
+
+/* The bits of such a float32 that a dtype's number keeps: rounding would make 1 of the largest.
+ */
+static inline DM_HD uint32_t dm_uniform_bits(int dtype) {
+  return dtype == DM_F16 ? 0xffffe000u : dtype == DM_BF16 ? 0xffff0000u : ~0u;
+}
+static inline DM_HD float dm_uniform_cut(float u, uint32_t bits) {
+  return dm_bits_to_f32(dm_f32_to_bits(u) & bits);
 }
 
 /* A generator is a seed and the number of the next unused counter. */

@@ -311,6 +311,19 @@ typedef struct Planes {
   dm_WinoLanesFn *of_lanes;
 } Planes;
 
+/* Asks for the rows of a run in the plane after this one, which its own page has. */
+static inline __attribute__((always_inline)) void
+fetch_next(const Planes *from, const Run *r, int size, const char *plane, int64_t es) {
+  enum { CACHE_LINE = 64 };
+  const int64_t first = size * r->row - from->pad[0], col = size * r->col - from->pad[1];
+  const char *const next = plane + from->h * from->w * es;
+  for (int64_t row = dm_max_i64(0, first); row < dm_min_i64(from->h, first + from->patch);
+       row++) {
+    const char *const at = next + (row * from->w + dm_max_i64(0, col)) * es;
+    for (int64_t b = 0; b < size * r->n * es; b += CACHE_LINE) __builtin_prefetch(at + b);
+  }
+}
+
 /* The transforms of a strip's runs, of one channel. */
 static void transform_runs(const Wino *j, const Planes *from, const Run *run, int n_run,
                            int64_t c, float *v, int64_t e_step) {
@@ -322,6 +335,7 @@ static void transform_runs(const Wino *j, const Planes *from, const Run *run, in
     int64_t step;
     const char *const plane = from->at + (r->image * from->channels + c) * from->h * from->w *
                                              dm_dtype_size(j->dtype);
+    if (c + 1 < from->channels) fetch_next(from, r, size, plane, dm_dtype_size(j->dtype));
     const float *const line =
         get_lines(j->dtype, plane, from->h, from->w, size * r->row - from->pad[0], patch,
                   size * r->col - from->pad[1], size * (r->n - 1) + patch, buffer, &step);
@@ -389,9 +403,11 @@ static void store_strip(const Wino *j, const Run *run, int n_run, const float *m
     for (const Run *r = run; r < run + n_run; r++)
       for (int64_t k = 0; k < size && size * r->row + k < j->p; k++) {
         const int64_t col = size * r->col, row = size * r->row + k;
-        dm_store_f32(j->dtype,
-                     j->y + (((r->image * j->out + o) * j->p + row) * j->q + col) * es, 1,
-                     dm_min_i64(size * r->n, j->q - col), line + size * (k * LANES + r->first));
+        const int64_t width = dm_min_i64(size * r->n, j->q - col);
+        const float *const from = line + size * (k * LANES + r->first);
+        char *const to = j->y + (((r->image * j->out + o) * j->p + row) * j->q + col) * es;
+        if (j->dtype == DM_F32) copy_row((float *)(void *)to, from, width);
+        else dm_store_f32(j->dtype, to, 1, width, from);
       }
   }
 }
@@ -656,8 +672,10 @@ static inline __attribute__((always_inline)) void reduce_pairs(const Dw *d, int 
     transpose_g(size, d->m + j * step + i, (size + 2) * step, n, t[0][j], MOST_PATCH * LANES);
   for (int r = 0; r < 3; r++) transpose_g(size, t[r][0], LANES, n, nine[3 * r], LANES);
   for (int64_t l = 0; l < n; l++) {
+    char *const to = d->dw + (i + l) * 9 * es;
     for (int k = 0; k < 9; k++) line[k] = nine[k][l];
-    dm_store_f32(d->t.dtype, d->dw + (i + l) * 9 * es, 1, 9, line);
+    if (d->t.dtype == DM_F32) copy_row((float *)(void *)to, line, 9);
+    else dm_store_f32(d->t.dtype, to, 1, 9, line);
   }
 }
 

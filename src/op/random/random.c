@@ -98,6 +98,7 @@ typedef struct Draw {
   Quad *quad;
   Pair *pair;
   double shift, scale; /* value = shift + scale * number */
+  uint32_t bits;       /* of a float32 number that are kept */
   dm_DType dtype, in_dtype;
   void (*run)(const struct Draw *d, int64_t at, char *const *ptr, const int64_t *stride,
               int64_t n);
@@ -152,13 +153,14 @@ static void affine_run(const Draw *d, int64_t at, char *const *ptr, const int64_
   float v[BLOCK];
   const float shift = (float)d->shift, scale = (float)d->scale;
   draw_f32(d->gen, d->quad, at, n, v);
-  for (int64_t i = 0; i < n; i++) v[i] = shift + scale * v[i];
+  for (int64_t i = 0; i < n; i++) v[i] = shift + scale * dm_uniform_cut(v[i], d->bits);
   dm_store_f32(d->dtype, ptr[0], stride[0], n, v);
 }
 
 /* Fills t, a float tensor of any strides; the generator moves on first. */
 static dm_status draw_affine(dm_Tensor *t, Quad *quad, Pair *pair, double shift, double scale) {
   Draw d = {.quad = quad, .pair = pair, .shift = shift, .scale = scale, .run = affine_run};
+  d.bits = quad == uniform4 ? dm_uniform_bits(t->dtype) : ~0u;
   d.gen = dm_take_counters(t->numel, t->dtype == DM_F64 ? 2 : 4);
   draw_all(&d, 1, &t);
   return DM_OK;
@@ -186,7 +188,8 @@ dm_status random_like_rule(dm_Call *c) {
   return check_out_float(c);
 }
 
-/* Uniform in [0, 1): float32 from 24 bits of a word, float64 from 53 bits of two. */
+/* Uniform in [0, 1): float32 from 24 bits of a word, float64 from 53 bits of two, 16 bits cut
+   from float32's. */
 dm_status rand_cpu(dm_Call *c) { return draw_affine(c->out[0], uniform4, uniform2, 0, 1); }
 /* Normal with mean 0 and standard deviation 1. */
 dm_status randn_cpu(dm_Call *c) { return draw_affine(c->out[0], normal4, normal2, 0, 1); }
@@ -200,7 +203,7 @@ dm_status uniform_rule(dm_Call *c) {
   return check_out_float(c);
 }
 
-/* In 16 bits `to` itself may appear: the number is drawn in float32 and then rounded. */
+/* In 16 bits `to` itself may appear where rounding from + (to - from) u gives it. */
 dm_status uniform_cpu(dm_Call *c) {
   const dm_UniformAttr *a = DM_ATTR(dm_UniformAttr, c);
   return draw_affine(c->out[0], uniform4, uniform2, a->from, a->to - a->from);
