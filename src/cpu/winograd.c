@@ -492,13 +492,13 @@ static int64_t products(int size, int64_t p, int64_t q) {
   return (size + 2) * (size + 2) * dm_ceil_div(p, size) * dm_ceil_div(q, size);
 }
 
-/* Planes that end with tiles of which little is stored save nothing by larger ones, and few
-   tiles do not pay for 36 matrices of weights or sums. */
+/* Planes that end with tiles of which little is stored save nothing by larger ones; few tiles
+   do not pay for 36 matrices of weights or of sums, nor do matrices that no cache holds. */
 static int size_for(const Wino *j) {
-  enum { TILES = 64 };
+  enum { TILES = 64, MOST_WEIGHTS = (24 << 20) / (MOST_PATCH * MOST_PATCH * 4) };
   const int64_t n_tile = j->n * dm_ceil_div(j->p, MOST) * dm_ceil_div(j->q, MOST);
   const bool less = 4 * products(MOST, j->p, j->q) <= 3 * products(2, j->p, j->q);
-  return less && n_tile >= TILES ? MOST : 2;
+  return less && n_tile >= TILES && j->in * j->out <= MOST_WEIGHTS ? MOST : 2;
 }
 
 /* Forward or dx: transforms the weights once, then runs the strips as tasks. The transforms of
