@@ -243,9 +243,9 @@ describe("layers that move numbers", function()
     for dims, mode in ipairs{"linear", "bilinear", "trilinear"} do
       local line = row:reshape(dims == 1 and {1, 1, 3} or dims == 2 and {1, 1, 1, 3}
         or {1, 1, 1, 1, 3}):requires_grad_()
-      local y = dm.interpolate(line, {scale_factor = 1.3, mode = mode})
-      same(line, y)
-      y:backward(dm.ones_like(y))
+      local z = dm.interpolate(line, {scale_factor = 1.3, mode = mode})
+      same(line, z)
+      z:backward(dm.ones_like(z))
       same(dm.ones_like(line), line.grad)
     end
     assert.error_matches(function() nn.Upsample{} end, "one of them")

@@ -54,7 +54,11 @@ static inline DM_HD double dm_uniform_f64(uint32_t hi, uint32_t lo) {
 /* The bits of such a float32 that a dtype's number keeps: rounding would make 1 of the largest.
  */
 static inline DM_HD uint32_t dm_uniform_bits(int dtype) {
-  return dtype == DM_F16 ? 0xffffe000u : dtype == DM_BF16 ? 0xffff0000u : ~0u;
+#define CUT(X, E, S, BITS, NAME, METHOD, RANK, NPY, ST, AT, DIGITS, ...) \
+  if (dtype == DM_##E) return ~0u << (23 - DIGITS);
+  DM_LOW_DTYPES(CUT, )
+#undef CUT
+  return ~0u;
 }
 static inline DM_HD float dm_uniform_cut(float u, uint32_t bits) {
   return dm_bits_to_f32(dm_f32_to_bits(u) & bits);
