@@ -483,4 +483,75 @@ describe("optim", function()
     end))
     assert.equal(0.5, opt.param_groups[1].lr)
   end)
+
+  -- the values are PyTorch's
+  it("calls hooks before and after each step", function()
+    local p, log = dm.tensor({1.0, 2.0}, {dtype = "float64", requires_grad = true}), {}
+    local opt = optim.SGD({p}, {lr = 0.5})
+    local function note(word)
+      return function(o, ...)
+        assert.equal(opt, o)
+        log[#log + 1] = {word, p:totable(), select("#", ...)}
+      end
+    end
+    local doubled = opt:register_step_pre_hook(function() p.grad:mul_(2) end)
+    local before = opt:register_step_pre_hook(note "before")
+    local after = opt:register_step_post_hook(note "after")
+    p.grad = dm.ones(2, {dtype = "float64"})
+    assert.equal(7, opt:step(function() return 7 end))
+    doubled:remove()
+    before.remove()
+    opt:step()
+    after:remove()
+    after:remove() -- once more changes nothing
+    opt:step()
+    assert.same({{"before", {1, 2}, 1}, {"after", {0, 1}, 1}, {"after", {-1, 0}, 0}}, log)
+    assert.same({-2, -1}, p:totable())
+  end)
+
+  it("calls hooks of any class, which may remove themselves and no other", function()
+    local function calls(opt, step)
+      local count, handle = 0, nil
+      handle = opt:register_step_post_hook(function() handle:remove() end)
+      opt:register_step_post_hook(function() count = count + 1 end)
+      step()
+      step()
+      return count
+    end
+    local p = dm.ones(2, 2, {requires_grad = true})
+    local function closure()
+      p.grad = nil
+      local loss = p:square():sum()
+      loss:backward()
+      return loss
+    end
+    for _, opt in ipairs{optim.LBFGS({p}, {max_iter = 2}), optim.Muon{p}, optim.LAMB{p}} do
+      assert.equal(2, calls(opt, function() opt:step(closure) end), opt.class)
+    end
+    local opt, scaler = optim.Adam{p}, dm.amp.GradScaler{device = "cpu", init_scale = 4.0}
+    local seen = {}
+    opt:register_step_pre_hook(function() seen[#seen + 1] = p.grad:max():item() end)
+    assert.equal(2, calls(opt, function()
+      p.grad = nil
+      scaler:scale(p:sum()):backward()
+      scaler:step(opt)
+      scaler:update()
+    end))
+    assert.same({1, 1}, seen)
+    assert.is_nil(opt:state_dict()._pre_hooks)
+  end)
+
+  it("refuses hooks that are no functions or return a value", function()
+    local opt = optim.SGD({dm.ones(1, {requires_grad = true})})
+    assert.refuses("optim_spec.lua:%d+: register_step_pre_hook: .*function", function()
+      opt:register_step_pre_hook(3)
+    end)
+    assert.refuses("optim_spec.lua:%d+: optimizer.register_step_post_hook was called with a dot",
+      function() opt.register_step_post_hook(print) end)
+    opt:register_step_pre_hook(function() return 1 end)
+    assert.refuses("optim_spec.lua:%d+: step: a hook before it returned a number", function()
+      opt:step()
+    end)
+    assert.refuses("optimizer.step was called with a dot", function() opt.step() end)
+  end)
 end)

@@ -307,6 +307,21 @@ function CHECKS.own_class()
   for _, p in ipairs(list) do check(p[1]:item() == 0.5, "skipped") end
 end
 
+function CHECKS.hooks()
+  local list, log = {dm.ones(3), dm.ones(4), dm.ones(5)}, {}
+  local zero = Zero(list, {optimizer_class = optim.SGD, lr = 0.25})
+  local before = zero:register_step_pre_hook(function()
+    for _, p in ipairs(list) do p.grad:mul_(2) end
+  end)
+  zero:register_step_post_hook(function() log[#log + 1] = list[3][1]:item() end)
+  for _ = 1, 2 do
+    for _, p in ipairs(list) do p.grad = dm.ones(p.shape) end
+    zero:step()
+    before:remove()
+  end
+  check(#log == 2 and log[1] == 0.5 and log[2] == 0.25, "hooks see %s", table.concat(log, " "))
+end
+
 function CHECKS.refusals()
   if n == 1 then return end
   local here = "zero.lua:"

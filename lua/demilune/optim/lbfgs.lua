@@ -234,6 +234,8 @@ function LBFGS:step(closure)
   return loss
 end
 
+LBFGS.step = Optimizer.with_hooks(LBFGS.step)
+
 --- Loads copies: a saved state stays as it is.
 function LBFGS:load_state_dict(saved)
   Optimizer.load_state_dict(self, saved)

@@ -202,6 +202,69 @@ function Optimizer:step(closure, found_inf)
   return loss
 end
 
+-- ---- hooks ----
+
+-- Calls the hooks of one kind; one of them may remove itself.
+local function call_hooks(self, kind, ...)
+  local list = self[kind]
+  for _, hook in ipairs(list and {table.unpack(list)} or {}) do
+    local result = hook.fn(self, ...)
+    if result ~= nil and kind == "_pre_hooks" then
+      caller.raise("step: a hook before it returned a %s, wanted nothing", type(result))
+    end
+  end
+end
+
+-- A class's step with the hooks around it.
+function Optimizer.with_hooks(step)
+  local function finish(self, given, ...)
+    call_hooks(self, "_post_hooks", table.unpack(given, 1, given.n))
+    return ...
+  end
+  return function(self, ...)
+    if self == nil or not (self._pre_hooks or self._post_hooks) then return step(self, ...) end
+    call_hooks(self, "_pre_hooks", ...)
+    return finish(self, table.pack(...), step(self, ...))
+  end
+end
+
+Optimizer.step = Optimizer.with_hooks(Optimizer.step)
+
+local function add_hook(self, kind, fn)
+  local list, hook = self[kind] or {}, {fn = fn}
+  self[kind] = list
+  list[#list + 1] = hook
+  local handle = {}
+  function handle.remove()
+    for i, other in ipairs(list) do
+      if other == hook then table.remove(list, i) end
+    end
+    if #list == 0 and self[kind] == list then self[kind] = nil end
+  end
+  return handle
+end
+
+local bind_pre_hook = options.signature("register_step_pre_hook", "fn: function")
+
+--- Calls fn(optimizer, ...) before each step, with what the step is given: a closure, or nil and
+--- found_inf by a GradScaler, which has unscaled the gradients by then. The handle has :remove().
+---@param fn function returns nothing
+---@return table handle
+function Optimizer:register_step_pre_hook(...)
+  return add_hook(self, "_pre_hooks", bind_pre_hook(...).fn)
+end
+
+local bind_post_hook = options.signature("register_step_post_hook", "fn: function")
+
+--- Calls fn(optimizer, ...) after each step, with what the step was given. With a GradScaler it is
+--- called after a step that changes nothing as well, which only the device may know yet:
+--- scaler:skipped(optimizer) tells. The handle has :remove().
+---@param fn function what it returns is dropped
+---@return table handle
+function Optimizer:register_step_post_hook(...)
+  return add_hook(self, "_post_hooks", bind_post_hook(...).fn)
+end
+
 -- Gradients of parameters with masters become float32: what divides or clips
 -- them afterwards loses nothing to 16 bits.
 function Optimizer:widen_gradients()
@@ -390,6 +453,7 @@ function Optimizer:__tostring()
   return ("%s(%s)"):format(self.class, table.concat(groups, "; "))
 end
 
-caller.with_colon(Optimizer, "optimizer", "state_dict load_state_dict add_param_group")
+caller.with_colon(Optimizer, "optimizer", "state_dict load_state_dict add_param_group "
+  .. "register_step_pre_hook register_step_post_hook")
 
 return Optimizer

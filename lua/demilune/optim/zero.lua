@@ -368,6 +368,8 @@ function ZeroRedundancyOptimizer:step(closure, found_inf)
   return loss
 end
 
+ZeroRedundancyOptimizer.step = Optimizer.with_hooks(ZeroRedundancyOptimizer.step)
+
 -- ---- gradients that are shared out ----
 
 -- Adds the averages that a backward pass has brought to the gradients of the pieces.

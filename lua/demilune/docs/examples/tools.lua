@@ -961,7 +961,13 @@ return {
     local optimizer = optim.SGD({{params = {model.weight}, weight_decay = 0.01},
       {params = {model.bias}}}, {lr = 0.1})
     optimizer.param_groups[1].weight_decay  --> 0.01
-    optimizer.param_groups[2].lr  --> 0.1]],
+    optimizer.param_groups[2].lr  --> 0.1
+    local norm   -- of the gradients at each step
+    local hook = optimizer:register_step_pre_hook(function()
+      norm = nn.utils.clip_grad_norm_(model:parameters(), 1)
+    end)
+    model(dm.ones(1, 4)):sum():backward(); optimizer:step(); hook:remove()
+    norm  --> 3.1623]],
   ["optim.RAdam"] = [[
     local w = dm.tensor({1.0, 2.0}, {requires_grad = true})
     local optimizer = optim.RAdam({w}, {lr = 0.1})
