@@ -448,3 +448,99 @@ describe("EmbeddingBag", function()
     end, "scale_grad_by_freq goes with")
   end)
 end)
+
+describe("fusion", function()
+  local W = {dtype = "float64"}
+  local function filled(layer)
+    layer.weight.data:copy_(dm.tensor({{1.0, 2}, {3, 4}}, W):view(layer.weight.shape))
+    layer.bias.data:copy_(dm.tensor{0.125, -1})
+    return layer:eval()
+  end
+  local function norm_of(n, mean, var, weight, bias)
+    local bn = nn.BatchNorm1d(n, W)
+    bn.running_mean:copy_(dm.tensor(mean))
+    bn.running_var:copy_(dm.tensor(var))
+    bn.weight.data:copy_(dm.tensor(weight))
+    bn.bias.data:copy_(dm.tensor(bias))
+    return bn:eval()
+  end
+  local bn = norm_of(2, {1, -2}, {4, 0.25}, {3, -1}, {0.5, 0.25})
+  local BIAS = {-0.8124983593780761, -1.7499600011999599}
+  local BIAS_ALONE = {-0.9999981250035157, -3.7499200023999197}
+  local function close(want, got) near(dm.tensor(want, W), got:flatten(), 1e-14) end
+
+  -- all values are PyTorch's
+  it("merges a norm into convolutions and linear layers", function()
+    local by_row = {1.4999981250035157, 2.9999962500070314, -5.99988000359988, -7.9998400047998395}
+    local by_column = {1.4999981250035157, -3.9999200023999197, 4.499994375010547,
+      -7.9998400047998395}
+    for class, want in pairs{Conv1d = by_row, ConvTranspose1d = by_column, Linear = by_row} do
+      local layer = class == "Linear" and nn.Linear(2, 2, W) or nn[class](2, 2, 1, W)
+      local fuse = nn.utils[class == "Linear" and "fuse_linear_bn_eval" or "fuse_conv_bn_eval"]
+      local fused = fuse(filled(layer), bn)
+      close(want, fused.weight)
+      close(BIAS, fused.bias)
+      assert.is_true(fused.bias.requires_grad)
+      assert.equal(class, fused.class)
+      assert.same({1, 2, 3, 4}, layer.weight:flatten():totable())
+      layer.bias = nil
+      layer.weight:requires_grad_(false)
+      fused = fuse(layer, bn)
+      close(BIAS_ALONE, fused.bias)
+      assert.is_false(fused.bias.requires_grad or fused.weight.requires_grad)
+    end
+    local one = norm_of(1, {2}, {4}, {1}, {0})
+    local layer = filled(nn.Linear(2, 2, W))
+    local fused = nn.utils.fuse_linear_bn_eval(layer, one)
+    close({0.49999937500117186, 0.9999987500023437, 1.4999981250035157, 1.9999975000046875},
+      fused.weight)
+    close({-0.9374988281271972, -1.4999981250035157}, fused.bias)
+    layer.bias = nil
+    close({-0.9999987500023437, -0.9999987500023437},
+      nn.utils.fuse_linear_bn_eval(layer, one).bias)
+  end)
+
+  it("computes what both did, in groups and without weights of the norm", function()
+    for _, affine in ipairs{true, false} do
+      for _, layer in ipairs{nn.Conv2d(4, 6, 3, {groups = 2, dtype = "float64"}),
+        nn.ConvTranspose2d(4, 6, 3, {groups = 2, stride = 2, dtype = "float64"}),
+        nn.ConvTranspose2d(4, 6, 3, {bias = false, dtype = "float64"})} do
+        local norm = nn.BatchNorm2d(6, {affine = affine, dtype = "float64"})
+        norm(dm.randn(4, 6, 3, 3, W) * 3 + 1)
+        layer, norm = layer:eval(), norm:eval()
+        local x = dm.randn(2, 4, 5, 5, W)
+        near(norm(layer(x)), nn.utils.fuse_conv_bn_eval(layer, norm)(x))
+      end
+    end
+    local half = nn.utils.fuse_conv_bn_eval(nn.Conv1d(2, 2, 1):to "bfloat16":eval(),
+      nn.BatchNorm1d(2):eval())
+    assert.equal("bfloat16", half.weight.dtype)
+    assert.equal("bfloat16", half.bias.dtype)
+  end)
+
+  it("refuses what cannot be merged, at the caller's line", function()
+    local function refuses(text, name, ...)
+      local given = table.pack(...)
+      assert.refuses("layers_spec.lua:%d+: " .. name .. ": " .. text, function()
+        nn.utils[name](table.unpack(given, 1, given.n))
+      end)
+    end
+    local conv, linear = nn.Conv1d(2, 2, 1):eval(), nn.Linear(2, 2):eval()
+    refuses("conv is in training mode; hint", "fuse_conv_bn_eval", nn.Conv1d(2, 2, 1), bn)
+    refuses("bn is in training mode; hint", "fuse_conv_bn_eval", conv, nn.BatchNorm1d(2))
+    refuses("bn is 3, wanted a module", "fuse_linear_bn_eval", linear, 3)
+    refuses("conv has 2 channels out, bn 3", "fuse_conv_bn_eval", conv, nn.BatchNorm1d(3):eval())
+    refuses("linear has 2 features out, bn 3", "fuse_linear_bn_eval", linear,
+      nn.BatchNorm1d(3):eval())
+    refuses("bn is a BatchNorm1d without running statistics", "fuse_conv_bn_eval", conv,
+      nn.BatchNorm1d(2, {track_running_stats = false}):eval())
+    refuses("linear computes relu", "fuse_linear_bn_eval",
+      nn.Linear(2, 2, {activation = "relu"}):eval(), bn)
+    refuses("the weight of Conv1d is no parameter; hint", "fuse_conv_bn_eval",
+      nn.utils.weight_norm(nn.Conv1d(2, 2, 1)):eval(), bn)
+    refuses("the weight {2, 2, 1} has 2 channels in dim 1, bn_rm 3", "fuse_conv_bn_weights",
+      conv.weight, nil, dm.ones(3), dm.ones(3), 1e-5)
+    refuses("the weight {2, 2} has 2 features, bn_rm 3", "fuse_linear_bn_weights",
+      linear.weight, nil, dm.ones(3), dm.ones(3), 1e-5)
+  end)
+end)

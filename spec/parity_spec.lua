@@ -295,7 +295,6 @@ local ABSENT = {
     ["dm.nn.functional"] = [[
       conv_tbc]],
     ["dm.nn.utils"] = [[
-      fuse_conv_bn_eval fuse_conv_bn_weights fuse_linear_bn_eval fuse_linear_bn_weights
       skip_init stateless]],
     ["dm.linalg"] = [[
       LinAlgError]],

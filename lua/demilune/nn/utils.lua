@@ -1,6 +1,6 @@
 -- nn.utils: gradient clipping, parameters as one vector, weights made anew before each
--- forward (weights.lua); nn.utils.rnn: packing; parametrize, parametrizations: weights that are
--- computed; prune: masks.
+-- forward (weights.lua), batch norms merged into layers (fusion.lua); nn.utils.rnn: packing;
+-- parametrize, parametrizations: weights that are computed; prune: masks.
 -- R. Pascanu et al. 2013.
 
 local core = require "demilune.core"
@@ -231,6 +231,10 @@ end
 return late.extend(utils, {
   checkpoint = "demilune.nn.checkpoint",
   checkpoint_sequential = "demilune.nn.checkpoint",
+  fuse_conv_bn_eval = "demilune.nn.fusion",
+  fuse_conv_bn_weights = "demilune.nn.fusion",
+  fuse_linear_bn_eval = "demilune.nn.fusion",
+  fuse_linear_bn_weights = "demilune.nn.fusion",
   weight_norm = "demilune.nn.weights",
   remove_weight_norm = "demilune.nn.weights",
   spectral_norm = "demilune.nn.weights",

@@ -1000,6 +1000,24 @@ return {
     w.grad = dm.tensor{3.0, 4.0}
     nn.utils.clip_grads_with_norm_({w}, 1, nn.utils.get_total_norm{w.grad})
     w.grad  --> {0.6, 0.8}]],
+  ["nn.utils.fuse_conv_bn_eval"] = [[
+    local conv, norm = nn.Conv2d(3, 8, 3):eval(), nn.BatchNorm2d(8):eval()
+    local fused, x = nn.utils.fuse_conv_bn_eval(conv, norm), dm.rand(1, 3, 5, 5)
+    fused(x):allclose(norm(conv(x)), {atol = 1e-5})  --> true]],
+  ["nn.utils.fuse_conv_bn_weights"] = [[
+    local w, mean, var = dm.ones(2, 3, 1), dm.tensor{1, 2}, dm.tensor{4, 1}
+    local weight, bias = nn.utils.fuse_conv_bn_weights(w, nil, mean, var, 0)
+    weight:sum(2)  --> {{1.5}, {3}}
+    bias  --> {-0.5, -2}]],
+  ["nn.utils.fuse_linear_bn_eval"] = [[
+    local linear, norm = nn.Linear(4, 3):eval(), nn.BatchNorm1d(3):eval()
+    local fused, x = nn.utils.fuse_linear_bn_eval(linear, norm), dm.rand(2, 4)
+    fused(x):allclose(norm(linear(x)), {atol = 1e-5})  --> true]],
+  ["nn.utils.fuse_linear_bn_weights"] = [[
+    local w, b, mean, var = dm.ones(2, 3), dm.ones(2), dm.tensor{1, 2}, dm.tensor{4, 1}
+    local weight, bias = nn.utils.fuse_linear_bn_weights(w, b, mean, var, 0)
+    weight:sum(2)  --> {1.5, 3}
+    bias  --> {0, -1}]],
   ["nn.utils.get_total_norm"] = [[
     nn.utils.get_total_norm{dm.tensor{3.0}, dm.tensor{4.0}}  --> 5
     nn.utils.get_total_norm({dm.tensor{3.0}, dm.tensor{4.0}}, {norm_type = "inf"})  --> 4]],
