@@ -528,6 +528,92 @@ describe("nn layers", function()
     assert.is_true(dict.scale.is_parameter)
   end)
 
+  -- the names are PyTorch's, whose positions begin with 0
+  it("inserts into lists and takes out of them", function()
+    for _, class in ipairs{nn.Sequential, nn.ModuleList} do
+      local a, b, c = nn.Linear(1, 2), nn.Linear(2, 3), nn.Linear(3, 4)
+      local list = class{a, c}
+      assert.equal(list, list:insert(2, b):insert(4, nn.ReLU()):insert(-1, nn.Tanh()))
+      local classes = {}
+      for i, m in ipairs(list) do classes[i] = m.class .. (m.out_features or "") end
+      assert.same({"Linear2", "Linear3", "Linear4", "Tanh", "ReLU"}, classes)
+      assert.equal("ReLU", list:pop().class)
+      assert.equal(b, list:pop(2))
+      assert.equal("Tanh", list:pop(-1).class)
+      local names = {}
+      for name in list:named_parameters() do names[#names + 1] = name end
+      assert.same({"0.weight", "0.bias", "1.weight", "1.bias"}, names)
+      assert.equal(2, #list)
+      list:append(b):insert(1, b)
+      names = {}
+      for name in pairs(list:state_dict()) do names[#names + 1] = name end
+      assert.equal(8, #names)
+      local function refuses(text, f) assert.refuses("nn_spec.lua:%d+: " .. text, f) end
+      refuses(class.class .. ":insert: position 6, wanted 1 to 5", function() list:insert(6, a) end)
+      refuses(class.class .. ":insert: position 0, wanted", function() list:insert(0, a) end)
+      refuses(class.class .. ":insert: position x", function() list:insert("x", a) end)
+      refuses(class.class .. ": element 1 is a number, wanted a module", function()
+        list:insert(1, 2)
+      end)
+      refuses(class.class .. ":pop: position %-5, wanted 1 to 4", function() list:pop(-5) end)
+      refuses("%a+.pop was called with a dot", function() list.pop() end)
+      refuses(class.class .. ":pop: it is empty", function() class():pop() end)
+    end
+    local named = nn.Sequential{{"last", nn.ReLU()}}:insert(1, nn.Linear(2, 2))
+    assert.is_true(named(dm.full({1, 2}, -1.0)):ge(0):all():item())
+  end)
+
+  it("has the methods of a dict, of modules and of parameters", function()
+    local a, b, c = nn.Linear(1, 2), nn.ReLU(), nn.Tanh()
+    local dict = nn.ModuleDict{one = a}
+    assert.equal(dict, dict:update{{"zeta", b}, {"alpha", c}})
+    assert.same({"one", "zeta", "alpha"}, dict:keys())
+    assert.same({a, b, c}, dict:values())
+    dict:update{zeta = c, beta = b, able = b} -- zeta stays where it is
+    assert.same({"one", "zeta", "alpha", "able", "beta"}, dict:keys())
+    assert.equal(c, dict:pop "zeta")
+    dict:update(nn.ModuleDict{{"zeta", a}})
+    local names = {}
+    for name, m in dict:items() do
+      names[#names + 1] = name
+      assert.equal(dict[name], m)
+    end
+    assert.same({"one", "alpha", "able", "beta", "zeta"}, names)
+    dict:clear()
+    assert.equal(0, #dict)
+    assert.equal(0, #dict:parameters())
+    -- members may have the names of methods
+    dict:update{keys = a, values = b}
+    assert.equal(a, dict.keys)
+    assert.equal(2, #dict)
+    local function refuses(text, f) assert.refuses("nn_spec.lua:%d+: " .. text, f) end
+    refuses("ModuleDict:pop: there is no 'none'", function() dict:pop "none" end)
+    refuses("ModuleDict: element x is a number, wanted a module", function()
+      dict:update{w = a, x = 1}
+    end)
+    assert.is_nil(rawget(dict, "w")) -- all or nothing
+    refuses("ModuleDict: element 1: wanted {name, value}", function() dict:update{a} end)
+    refuses("ModuleDict: a name is a number", function() dict:update{[3] = a} end)
+    refuses("dict.clear was called with a dot", function() dict.clear() end)
+
+    local p = nn.ParameterDict{w = dm.ones(2)}
+    p:update{b = dm.zeros(3)}:update(nn.ParameterDict{a = dm.ones(1)})
+    assert.same({"w", "b", "a"}, p:keys())
+    assert.is_true(p:values()[2].is_parameter)
+    assert.equal(2, p:pop "w":numel())
+    local saved = {}
+    for name in pairs(p:state_dict()) do saved[#saved + 1] = name end
+    table.sort(saved)
+    assert.same({"a", "b"}, saved)
+    p.w = dm.zeros(1) -- no name of an earlier one keeps it from being a new parameter
+    assert.is_true(p.w.is_parameter)
+    p:clear()
+    assert.equal(0, #p:parameters())
+    refuses("ParameterDict: element w is a number, wanted a tensor", function()
+      p:update{w = 1}
+    end)
+  end)
+
   it("Sequential runs modules with names too, in the order of their assignment", function()
     local m = nn.Sequential{{"wide", nn.Linear(2, 3)}, {"act", nn.ReLU()}}
     m.narrow = nn.Linear(3, 1)

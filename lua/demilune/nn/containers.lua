@@ -65,12 +65,43 @@ local function extend(self, more)
   return self
 end
 
+-- The position that i means; -1 is the last of `most`.
+local function position(self, name, i, most)
+  local at = math.type(i) and math.tointeger(i)
+  if at and at < 0 then at = at + #self + 1 end
+  if not at or at < 1 or at > most then
+    caller.raise("%s:%s: position %s, wanted 1 to %d", self.class, name, tostring(i), most)
+  end
+  return at
+end
+
+local function insert(self, i, module)
+  table.insert(self, position(self, "insert", i, #self + 1), check(self, i, module))
+  return self
+end
+
+local function pop(self, i)
+  if #self == 0 then caller.raise("%s:pop: it is empty", self.class) end
+  return table.remove(self, position(self, "pop", i == nil and -1 or i, #self))
+end
+
 --- y = f_n(... f_1(x)). In files the first is 0, in Lua 1. Sequential{{"conv", f_1}, ...} gives
 --- names, and so does an assignment: sequential.conv = f. Those with names come after the
 --- others, in the order of their first assignment.
 local Sequential = Module:extend "Sequential"
 Sequential._has_names = false -- of one that has some, a field of its own
 Sequential.append, Sequential.extend = append, extend
+
+--- Puts a module before the one at position i (#self + 1: at the end; -1 is the last one). Returns
+--- the Sequential. Those with names stay behind all others.
+---@param i integer
+---@param module table
+function Sequential:insert(i, module) return insert(self, i, module) end
+
+--- Takes the module at position i (-1, the last one) out, and returns it.
+---@param i? integer
+---@return table module
+function Sequential:pop(i) return pop(self, i) end
 
 function Sequential:init(...)
   local list = ...
@@ -148,20 +179,113 @@ local ModuleList = Module:extend "ModuleList"
 ModuleList.init = fill
 ModuleList.__newindex = set_child
 ModuleList.append, ModuleList.extend = append, extend
+
+--- Puts a module before the one at position i (#self + 1: at the end; -1 is the last one). Returns
+--- the list.
+---@param i integer
+---@param module table
+function ModuleList:insert(i, module) return insert(self, i, module) end
+
+--- Takes the module at position i (-1, the last one) out, and returns it.
+---@param i? integer
+---@return table module
+function ModuleList:pop(i) return pop(self, i) end
+
+for _, class in ipairs{Sequential, ModuleList} do
+  caller.with_colon(class, class == Sequential and "sequential" or "list", "insert pop")
+end
+
 function ModuleList.forward()
   caller.raise("ModuleList has no forward; call its elements")
 end
+
+-- ---- by name ----
+
+-- Assigns all of a table {name = value}, in the order of its names, of a container by name, or of a
+-- list {{name, value}, ...}, in theirs. checked(self, name, value) gives what is assigned.
+local function take_all(self, more, checked)
+  local names, values = {}, {}
+  local function take(name, value)
+    if type(name) ~= "string" then
+      caller.raise("%s: a name is a %s, wanted a string", self.class, type(name))
+    end
+    names[#names + 1], values[name] = name, checked(self, name, value)
+  end
+  if Module.is_module(more) then
+    for name, value in pairs(more) do take(name, value) end
+  elseif #more > 0 then
+    for i, pair in ipairs(more) do
+      if type(pair) ~= "table" or Module.is_module(pair) or #pair ~= 2 then
+        caller.raise("%s: element %d: wanted {name, value}", self.class, i)
+      end
+      take(pair[1], pair[2])
+    end
+  else
+    for name, value in pairs(more) do take(name, value) end
+    table.sort(names)
+  end
+  for _, name in ipairs(names) do self[name] = values[name] end
+  return self
+end
+
+local function names_of(self)
+  local list = {}
+  for name in by_name(self) do list[#list + 1] = name end
+  return list
+end
+
+local function values_of(self)
+  local list = {}
+  for _, value in by_name(self) do list[#list + 1] = value end
+  return list
+end
+
+local function take_out(self, name)
+  local value = type(name) == "string" and rawget(self, name)
+  if not (Module.is_module(value) or core.is_tensor(value)) then
+    caller.raise("%s:pop: there is no '%s'", self.class, tostring(name))
+  end
+  self:_drop_field(name)
+  return value
+end
+
+local function empty(self)
+  for _, name in ipairs(names_of(self)) do self:_drop_field(name) end
+end
+
+local DICT = "update keys values items pop clear"
 
 --- Modules by name, in the order of the names.
 local ModuleDict = Module:extend "ModuleDict"
 local bind_modules = options.signature("ModuleDict", "modules?: table")
 function ModuleDict:init(...)
-  local modules, names = bind_modules(...).modules or {}, {}
-  for name in pairs(modules) do names[#names + 1] = name end
-  table.sort(names)
-  for _, name in ipairs(names) do self[name] = check(self, name, modules[name]) end
+  take_all(self, bind_modules(...).modules or {}, check)
 end
 named(ModuleDict)
+
+local bind_update = options.signature("update", "modules: table")
+
+--- Assigns modules: of a table {name = module} in the order of the names, of a list
+--- {{name, module}, ...} or a ModuleDict in its own. A name that is there keeps its position.
+--- Returns the dict.
+---@param modules table
+function ModuleDict:update(...) return take_all(self, bind_update(...).modules, check) end
+--- A list of the names.
+---@return string[]
+function ModuleDict:keys() return names_of(self) end
+--- A list of the modules, in the order of keys().
+---@return table[]
+function ModuleDict:values() return values_of(self) end
+--- for name, module in dict:items() do ... end; pairs(dict) gives the same.
+function ModuleDict:items() return by_name(self) end
+--- Takes the module of that name out, and returns it.
+---@param name string
+---@return table module
+function ModuleDict:pop(name) return take_out(self, name) end
+--- Takes all modules out.
+function ModuleDict:clear() empty(self) end
+caller.with_colon(ModuleDict, "dict", DICT)
+
 function ModuleDict.forward()
   caller.raise("ModuleDict has no forward; call its elements")
 end
@@ -199,11 +323,32 @@ function ParameterList:extra_repr() return tostring(#self) end
 local ParameterDict = Module:extend "ParameterDict"
 local bind_parameters = options.signature("ParameterDict", "parameters?: table")
 function ParameterDict:init(...)
-  local parameters, names = bind_parameters(...).parameters or {}, {}
-  for name in pairs(parameters) do names[#names + 1] = name end
-  table.sort(names)
-  for _, name in ipairs(names) do self[name] = as_parameter(self, name, parameters[name]) end
+  take_all(self, bind_parameters(...).parameters or {}, as_parameter)
 end
+
+local bind_more = options.signature("update", "parameters: table")
+
+--- Assigns parameters, as ModuleDict:update modules. Returns the dict.
+---@param parameters table
+function ParameterDict:update(...)
+  return take_all(self, bind_more(...).parameters, as_parameter)
+end
+--- A list of the names.
+---@return string[]
+function ParameterDict:keys() return names_of(self) end
+--- A list of the parameters, in the order of keys().
+---@return demilune.Tensor[]
+function ParameterDict:values() return values_of(self) end
+--- for name, parameter in dict:items() do ... end; pairs(dict) gives the same.
+function ParameterDict:items() return by_name(self) end
+--- Takes the parameter of that name out, and returns it.
+---@param name string
+---@return demilune.Tensor parameter
+function ParameterDict:pop(name) return take_out(self, name) end
+--- Takes all parameters out.
+function ParameterDict:clear() empty(self) end
+caller.with_colon(ParameterDict, "dict", DICT)
+
 for _, class in ipairs{ParameterList, ParameterDict} do
   function class:__newindex(name, value)
     if core.is_tensor(value) and not self._buffers[name] then

@@ -641,11 +641,15 @@ return {
   ["nn.ModuleDict"] = [[
     local heads = nn.ModuleDict{age = nn.Linear(8, 1), kind = nn.Linear(8, 3)}
     heads.kind(dm.rand(2, 8)).shape  --> {2, 3}
-    #heads  --> 2]],
+    #heads  --> 2
+    heads:update{size = nn.Linear(8, 2)}:pop("kind").out_features  --> 3
+    heads:keys()  --> {"age", "size"}]],
   ["nn.ModuleList"] = [[
     local blocks, x = nn.ModuleList{nn.Linear(4, 4), nn.Linear(4, 4)}, dm.rand(2, 4)
     for _, block in ipairs(blocks) do x = x + block(x) end
-    #blocks:parameters()  --> 4]],
+    #blocks:parameters()  --> 4
+    blocks:insert(1, nn.ReLU()):pop().in_features  --> 4
+    #blocks  --> 2]],
   ["nn.MultiLabelMarginLoss"] = [[
     local scores = dm.tensor{{0.1, 0.2, 0.4, 0.8}}
     local labels = dm.tensor{{4, 1, -1, 2}} -- classes 4 and 1; -1 ends them
