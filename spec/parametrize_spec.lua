@@ -161,6 +161,27 @@ describe("a parametrization", function()
     assert.equal("Identity", nn.Identity().class)
   end)
 
+  it("weight_norm takes -1 for all dims, and -2 for the first of two, as PyTorch does", function()
+    local w = dm.tensor({{1.0, 2}, {3, 4}, {5, 6}}, {dtype = "float64"})
+    local rows = {{2.23606797749979}, {5.0}, {7.810249675906654}}
+    for dim, want in pairs{[-1] = 9.539392014169456, [-2] = rows, all = 9.539392014169456} do
+      local function layer()
+        local made = nn.Linear(2, 3, {dtype = "float64"})
+        made.weight.data:copy_(w)
+        return made
+      end
+      want = dm.tensor(want, {dtype = "float64"})
+      local newer = forms.weight_norm(layer(), {dim = dim})
+      for _, g in ipairs{nn.utils.weight_norm(layer(), {dim = dim}).weight_g,
+        newer.parametrizations.weight.original0} do
+        assert.same({table.unpack(want.shape)}, {table.unpack(g.shape)})
+        assert.is_true((g - want):abs():max():item() < 1e-14)
+      end
+      assert.is_true((newer.weight - w):abs():max():item() < 1e-14)
+    end
+    assert.error_matches(function() forms.weight_norm(nn.Linear(2, 3), {dim = -3}) end, "dim is %-3")
+  end)
+
   it("reads what the older weight_norm saved", function()
     local older, newer = nn.utils.weight_norm(nn.Linear(3, 2)), forms.weight_norm(nn.Linear(3, 2))
     local x = dm.randn(2, 3)

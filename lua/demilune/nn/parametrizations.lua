@@ -46,12 +46,12 @@ end
 local bind_weight = options.signature("weight_norm",
   "module: module, name: string = 'weight', dim: integer|'all' = 1")
 
---- The module's tensor `name` becomes original0, its lengths along `dim` ("all": one length),
---- times original1 over its own. Returns the module.
+--- The module's tensor `name` becomes original0, its lengths along `dim` ("all", or
+--- PyTorch's -1: one length), times original1 over its own. Returns the module.
 function parametrizations.weight_norm(...)
   local o = bind_weight(...)
-  local weight, dim = tensor_of("weight_norm", o.module, o.name), o.dim
-  if dim ~= "all" then dim = weight_math.check_dim("weight_norm", dim, weight) end
+  local weight = tensor_of("weight_norm", o.module, o.name)
+  local dim = weight_math.length_dim(o.dim, weight)
   return parametrize.register_parametrization(o.module, o.name, WeightNorm(dim), {unsafe = true})
 end
 

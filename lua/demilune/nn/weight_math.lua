@@ -15,6 +15,12 @@ function weight_math.check_dim(what, dim, p)
   return d
 end
 
+--- The dim whose lengths weight_norm keeps, 1..rank or "all"; -1 stands for all, as in PyTorch.
+function weight_math.length_dim(dim, p)
+  if dim == "all" or dim == -1 then return "all" end
+  return weight_math.check_dim("weight_norm", dim, p)
+end
+
 --- The norm of v over all dims but one, or (dim "all") over all.
 function weight_math.lengths(v, dim)
   if dim == "all" then return v:norm() end

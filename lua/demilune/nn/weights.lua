@@ -10,6 +10,7 @@ local weight_math = require "demilune.nn.weight_math"
 
 local weights = {}
 local check_dim, lengths = weight_math.check_dim, weight_math.lengths
+local length_dim = weight_math.length_dim
 local unit, as_matrix = weight_math.unit, weight_math.as_matrix
 
 local made_by = setmetatable({}, {__mode = "k"}) -- [hook] = {function's name, field}
@@ -59,7 +60,7 @@ end
 -- ---- weight_norm ----
 
 --- The module's parameter `name` becomes name_g, its lengths along `dim`, times name_v over
---- its own. opts: name ("weight"), dim (1; "all": one length). Returns the module.
+--- its own. opts: name ("weight"), dim (1; "all", or PyTorch's -1: one length). Returns the module.
 local bind_weight = options.signature("weight_norm",
   "module: module, name: string = 'weight', dim: integer|'all' = 1")
 
@@ -67,8 +68,7 @@ function weights.weight_norm(...)
   local o = bind_weight(...)
   local module = o.module
   local p = rawget(module, o.name)
-  local dim = o.dim
-  if core.is_tensor(p) and dim ~= "all" then dim = check_dim("weight_norm", dim, p) end
+  local dim = core.is_tensor(p) and length_dim(o.dim, p)
   p = take("weight_norm", module, o.name)
   local g, v = o.name .. "_g", o.name .. "_v"
   module[g] = core.parameter(core.keep(lengths(p.data, dim):clone()), p.requires_grad)
