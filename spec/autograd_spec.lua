@@ -385,6 +385,65 @@ describe("hooks", function()
     assert.refuses("from the hook", function() (x * 2):sum():backward() end)
   end)
 
+  -- the values are PyTorch's
+  it("calls a hook with the leaf after its gradient was added, once a pass", function()
+    local w, log = dm.tensor({1.0, 2.0}, {requires_grad = true}), {}
+    local handle = w:register_post_accumulate_grad_hook(function(p)
+      assert.equal(w, p)
+      assert.is_false(dm.is_grad_enabled())
+      log[#log + 1] = p.grad:totable()
+      return "what it returns is dropped"
+    end)
+    ;(w * w + 3 * w):sum():backward()
+    w:sum():backward()
+    assert.same({{5, 7}, {6, 8}}, log)
+    assert.same({6, 8}, w.grad:totable())
+    dm.autograd.grad((w * w):sum(), {w})
+    assert.equal(2, #log)
+    handle:remove()
+    handle:remove()
+    w:sum():backward()
+    assert.equal(2, #log)
+    w:register_post_accumulate_grad_hook(function() error "from the hook" end)
+    assert.error_matches(function() w:sum():backward() end, "from the hook")
+  end)
+
+  -- the values are PyTorch's
+  it("steps an optimizer and drops the gradient within the pass", function()
+    local how = {dtype = "float64"}
+    local first = dm.tensor({{1.0, 2}, {3, 4}}, how):requires_grad_()
+    local last = dm.tensor({{0.5, -1}}, how):requires_grad_()
+    for _, p in ipairs{first, last} do
+      local optimizer = dm.optim.SGD({p}, {lr = 0.1, momentum = 0.9})
+      p:register_post_accumulate_grad_hook(function()
+        optimizer:step()
+        optimizer:zero_grad()
+      end)
+      p:register_hook(function(g) return g * 2 end)
+    end
+    local x, F = dm.tensor({{1, -2}, {0.5, 3}}, how), dm.nn.functional
+    for _ = 1, 2 do
+      local h = F.linear(F.linear(x, first):tanh(), first):tanh()
+      F.linear(h, last):sum():backward()
+      assert.is_nil(first.grad or last.grad)
+    end
+    local want = {{0.9999865631446904, 2.000085886981207}, {2.9999989020747484, 4.000002037220168}}
+    assert.is_true(first:allclose(dm.tensor(want, how), {rtol = 1e-13, atol = 0}))
+    want = {{0.49997054018638487, -1.0000000297436287}}
+    assert.is_true(last:allclose(dm.tensor(want, how), {rtol = 1e-13, atol = 0}))
+  end)
+
+  it("refuses hooks after accumulation where nothing is accumulated", function()
+    local here = "autograd_spec.lua:%d+: register_post_accumulate_grad_hook: "
+    local w = dm.ones(2, {requires_grad = true})
+    assert.refuses(here .. "the tensor is the result of an op, and only leaves", function()
+      (w * 2):register_post_accumulate_grad_hook(print)
+    end)
+    assert.refuses(here .. "the tensor does not require grad", function()
+      dm.ones(2):register_post_accumulate_grad_hook(print)
+    end)
+  end)
+
   -- Values of PyTorch 2.15.
   it("of a leaf see the sum of its gradients, once", function()
     for _, how in ipairs{"backward", "grad"} do

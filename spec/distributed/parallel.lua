@@ -623,6 +623,14 @@ function CHECKS.errors_and_after()
   mse(alone(x), y):backward()
   mse(ddp(part(x)), part(y)):backward()
   compare_grads(model, alone, "after an error")
+  -- the sum of all ranks is not there yet when it is called; one rank has it
+  hook = model[1].weight:register_post_accumulate_grad_hook(function() end)
+  ok, why = pcall(function() mse(ddp(part(x)), part(y)):backward() end)
+  check(n == 1 and ok or not ok and why:find "has not got the sum of theirs yet", "%s", why)
+  hook:remove()
+  ddp:zero_grad()
+  mse(ddp(part(x)), part(y)):backward()
+  compare_grads(model, alone, "after a hook that is refused")
   local made
   ok, why = pcall(function() ddp(part(x)):sum():backward{create_graph = true} end)
   check(n == 1 and ok or not ok and why:find "create_graph for a parameter whose gradient is",

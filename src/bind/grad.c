@@ -404,10 +404,16 @@ static int hook_remove(lua_State *L) {
   return 0;
 }
 
-/* x:register_hook(fn) -> handle with remove(). fn(gradient) may return another gradient of
-   the same shape. The tensor owns the hook; the handle holds the tensor. Raises unless x
-   requires grad. */
-static int register_hook(lua_State *L) {
+/* Calls a hook with the leaf whose gradient was added to x.grad; what it returns is dropped. */
+static dm_status after_hook_call(void *ctx, dm_Tensor **leaf) {
+  Crossing x = {.name = "hook", .n_in = 1, .in = leaf};
+  return cross(ctx, &x);
+}
+
+/* x:name(fn) -> handle with remove(). The tensor owns the hook; the handle holds the tensor. */
+static int push_hook(lua_State *L, const char *name,
+                     dm_status (*call)(void *ctx, dm_Tensor **g),
+                     dm_status (*add)(dm_Tensor *t, dm_Hook *hook)) {
   State *S = dm_enter(L);
   dm_check_tensor(L, 1);
   luaL_checktype(L, 2, LUA_TFUNCTION);
@@ -427,14 +433,26 @@ static int register_hook(lua_State *L) {
   dm_Tensor *t = dm_check_tensor(L, 1);
   Callback *c = callback_of_top(L);
   dm_Hook *h = dm_alloc(sizeof *h);
-  if (h) *h = (dm_Hook){.id = *id, .call = hook_call, .drop = callback_drop, .ctx = c};
-  const dm_status st = h ? dm_add_hook(t, h) : dm_fail(DM_EMEM, "register_hook: out of memory");
+  if (h) *h = (dm_Hook){.id = *id, .call = call, .drop = callback_drop, .ctx = c};
+  const dm_status st = h ? add(t, h) : dm_fail(DM_EMEM, "%s: out of memory", name);
   if (st != DM_OK) {
     dm_free(h);
     callback_drop(c);
     return dm_raise(L);
   }
   return 1;
+}
+
+/* x:register_hook(fn): fn(gradient) may return another gradient of the same shape. Raises
+   unless x requires grad. */
+static int register_hook(lua_State *L) {
+  return push_hook(L, "register_hook", hook_call, dm_add_hook);
+}
+
+/* x:register_post_accumulate_grad_hook(fn): fn(x) is called after each pass that has added to
+   x.grad. Raises unless x is a leaf that requires grad. */
+static int register_after_hook(lua_State *L) {
+  return push_hook(L, "register_post_accumulate_grad_hook", after_hook_call, dm_add_after_hook);
 }
 
 /* x:retain_grad() -> x: backward fills x.grad also of a tensor that is no leaf. */
@@ -806,5 +824,6 @@ const luaL_Reg dm_grad_functions[] = {
     {NULL, NULL}};
 const luaL_Reg dm_grad_methods[] = {{"backward", tensor_backward},
                                     {"register_hook", register_hook},
+                                    {"register_post_accumulate_grad_hook", register_after_hook},
                                     {"retain_grad", retain_grad},
                                     {NULL, NULL}};

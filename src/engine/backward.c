@@ -419,6 +419,20 @@ static dm_status gather(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
   return st;
 }
 
+/* Calls the hooks of a leaf that come after its gradient was added to x.grad. Processes that
+   share the gradient have not summed it by then. */
+static dm_status run_after_hooks(const Pass *p, dm_Tensor *leaf) {
+  bool any = false;
+  for (const dm_Hook *h = leaf->hooks; h; h = h->next) any |= h->out == DM_AFTER;
+  if (!any || p->want) return DM_OK;
+  if (leaf->grad_home)
+    return dm_fail(DM_ESTATE,
+                   "backward: a parameter with register_post_accumulate_grad_hook, whose "
+                   "gradient is shared between processes, has not got the sum of theirs yet; "
+                   "hint: what reads it comes after backward()");
+  return run_hooks(leaf->hooks, DM_AFTER, &leaf);
+}
+
 /* Calls the hooks of the leaves whose sums are complete when the node of number `next` comes
    next, and gives them what the hooks make of these: at the end of the pass, next = 0, of all,
    before of those that have a home, whose oldest reader is known. */
@@ -433,8 +447,9 @@ static dm_status give_gathered(Pass *p, uint64_t next) {
     if (st == DM_OK) st = own_all(p, NULL);
     if (st == DM_OK) st = run_hooks(leaf->hooks, 0, &g);
     if (st == DM_OK) st = give_leaf(p, leaf, g);
+    dm_tensor_unref(&g); /* x.grad alone holds it when a hook drops that */
+    if (st == DM_OK) st = run_after_hooks(p, leaf);
     dm_tensor_unref(&leaf);
-    dm_tensor_unref(&g);
     DM_TRY(st);
   }
   return DM_OK;

@@ -20,6 +20,9 @@ typedef struct dm_Edge {
   uint8_t out;
 } dm_Edge;
 
+/* Of a hook that is called with a leaf itself, after its gradient was added to x.grad. */
+enum { DM_AFTER = -1 };
+
 /* A function that is called with the gradient of a tensor when it is complete. It may
    replace the gradient: *g is owned by the caller, and the hook unrefs the old one when it
    gives a new reference. */
@@ -27,7 +30,7 @@ typedef struct dm_Hook {
   struct dm_Hook *next;
   int refs;     /* the list's, and that of a pass which is about to call it */
   bool removed; /* another hook took it off the list: it is not called any more */
-  int out;      /* which output of the node */
+  int out;      /* which output of the node, or DM_AFTER */
   int64_t id;
   dm_status (*call)(void *ctx, dm_Tensor **g);
   void (*drop)(void *ctx);

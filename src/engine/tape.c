@@ -437,17 +437,34 @@ dm_status dm_retain_grad(dm_Tensor *t) {
   return DM_OK;
 }
 
-dm_status dm_add_hook(dm_Tensor *t, dm_Hook *hook) {
-  if (t->base) DM_TRY(dm_refresh_view(t));
-  if (!dm_tensor_requires_grad(t))
-    return dm_fail(DM_ESTATE, "register_hook: the tensor does not require grad");
+static dm_status add_hook(dm_Tensor *t, dm_Hook *hook, int out) {
   dm_Hook **at = t->node ? &t->node->hooks : &t->hooks;
   while (*at) at = &(*at)->next; /* hooks run in the order of their registration */
-  hook->out = t->node ? t->out_index : 0;
+  hook->out = out;
   hook->next = NULL;
   hook->refs = 1;
   *at = hook;
   return DM_OK;
+}
+
+dm_status dm_add_hook(dm_Tensor *t, dm_Hook *hook) {
+  if (t->base) DM_TRY(dm_refresh_view(t));
+  if (!dm_tensor_requires_grad(t))
+    return dm_fail(DM_ESTATE, "register_hook: the tensor does not require grad");
+  return add_hook(t, hook, t->node ? t->out_index : 0);
+}
+
+dm_status dm_add_after_hook(dm_Tensor *t, dm_Hook *hook) {
+  static const char NAME[] = "register_post_accumulate_grad_hook";
+  if (t->base) DM_TRY(dm_refresh_view(t));
+  if (!dm_tensor_requires_grad(t))
+    return dm_fail(DM_ESTATE, "%s: the tensor does not require grad", NAME);
+  if (t->node)
+    return dm_fail(DM_ESTATE,
+                   "%s: the tensor is the result of an op, and only leaves accumulate "
+                   "gradients; hint: register_hook",
+                   NAME);
+  return add_hook(t, hook, DM_AFTER);
 }
 
 void dm_remove_hook(dm_Tensor *t, int64_t id) {

@@ -647,6 +647,24 @@
 ---```
 ---@name Tensor.register_hook
 
+--- Calls fn(x) after each backward pass that has added to x.grad, once, at its end; x is a leaf.
+--- fn may step an optimizer, and drop the gradient. autograd.grad does not call it. The handle has
+--- remove().
+---@param fn fun(x: demilune.Tensor)
+---@return any handle
+---```lua
+---local w = dm.ones(2, {requires_grad = true})
+---local optimizer = optim.SGD({w}, {lr = 0.1})
+---w:register_post_accumulate_grad_hook(function()
+---  optimizer:step()
+---  optimizer:zero_grad()
+---end)
+---w:sum():backward()
+---w  --> {0.9, 0.9}
+---w.grad  --> nil
+---```
+---@name Tensor.register_post_accumulate_grad_hook
+
 --- A copy of x with values at the positions that index tensors pair up; index_put_ changes x.
 ---@param indices demilune.Tensor[] int64 or bool, a tensor a dim, from dim 1
 ---@param values demilune.Tensor|number
