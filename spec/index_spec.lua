@@ -453,4 +453,32 @@ describe("what PyTorch calls a view", function()
     x.data[{1, 1}] = 5
     assert.same({{5, 2, 2}, {2, 2, 2}}, rows(x))
   end)
+
+  -- the values are PyTorch's
+  it("fills the diagonal of all dims, which wraps where that is asked for", function()
+    local function at(x)
+      local list = {}
+      for i, v in ipairs(x:flatten():totable()) do
+        if v == 5 then list[#list + 1] = i end
+      end
+      return list
+    end
+    assert.same({1, 5, 9, 13, 17, 21}, at(dm.zeros(7, 3):fill_diagonal_(5, true)))
+    assert.same({1, 5, 9, 13, 17, 21}, at(dm.zeros(8, 3):fill_diagonal_(5, {wrap = true})))
+    assert.same({1, 9, 17}, at(dm.zeros(3, 7):fill_diagonal_(5, true)))
+    assert.same({1, 5, 9}, at(dm.zeros(7, 3):fill_diagonal_(5)))
+    assert.same({1, 8}, at(dm.zeros(2, 2, 2):fill_diagonal_(5)))
+    assert.same({}, at(dm.zeros(0, 3):fill_diagonal_(5)))
+    assert.same({}, at(dm.zeros(3, 0):fill_diagonal_(5, true)))
+    assert.same({{5, 0}, {0, 5}, {0, 0}}, rows(dm.zeros(2, 3):t():fill_diagonal_(5)))
+    local x = dm.ones(3, 2, {requires_grad = true})
+    local y = x * 2
+    assert.is_true(rawequal(y, y:fill_diagonal_(7)))
+    y:sum():backward()
+    assert.same({{0, 2}, {2, 0}, {2, 2}}, rows(x.grad))
+    assert.refuses("index_spec.lua:%d+: fill_diagonal_: x is {4}, wanted 2 dims or more",
+      function() dm.zeros(4):fill_diagonal_(1) end)
+    assert.refuses("index_spec.lua:%d+: fill_diagonal_: x is {2, 3, 2}, wanted dims of one size",
+      function() dm.zeros(2, 3, 2):fill_diagonal_(1) end)
+  end)
 end)

@@ -252,6 +252,7 @@ samples.split_with_sizes = {{x(-2, 2, 5, 2), {2, 3}}, {x(-2, 2, 2, 4), {1, 3}, 2
 samples.cartesian_prod = {{x(-2, 2, 2), x(-2, 2, 3)}, {x(-2, 2, 3)}}
 samples.combinations = {{x(-2, 2, 4)}, {x(-2, 2, 3), 2, true}, {x(-2, 2, 2), 3}}
 samples.resize_ = {{const(-2, 2, 2, 3), 2, 2, random = true}}
+samples.fill_diagonal_ = {{const(-2, 2, 4, 2), 0.5, true, random = true}}
 samples.resize_as_ = {{const(-2, 2, 2, 3), const(0, 1, 4), random = true}}
 
 for _, name in ipairs{"new_zeros", "new_ones"} do

@@ -1,6 +1,7 @@
 -- Copies of a tensor of which a part is another's, and positions.
 
 local core = require "demilune.core"
+local caller = require "demilune.caller"
 local op, rows = require("demilune.ops.define").family()
 
 -- A copy of x whose part, a view, is src.
@@ -26,6 +27,25 @@ op.diagonal_scatter("x, src; offset = 0, dim1 = 1, dim2 = 2", "x with src as the
       return out:diagonal{offset = offset, dim1 = dim1, dim2 = dim2}
     end)
   end)
+op.fill_diagonal("x; fill_value, wrap = false", "writes a number on the diagonal of all dims, "
+  .. "which are of one size if there are more than two; wrap: of a matrix with more rows than "
+  .. "columns again below, after a row between", function(x, fill_value, wrap)
+  local rank, height, width = x:dim(), x.shape[1], x.shape[2]
+  if rank < 2 then
+    caller.raise("fill_diagonal_: x is %s, wanted 2 dims or more", tostring(x.shape))
+  end
+  for d = 3, rank do
+    if x.shape[d] ~= height or width ~= height then
+      caller.raise("fill_diagonal_: x is %s, wanted dims of one size", tostring(x.shape))
+    end
+  end
+  for first = 1, wrap and rank == 2 and height or 1, width + 1 do
+    local line = first == 1 and x or x:narrow(1, first, height - first + 1)
+    while line:dim() > 1 do line = line:diagonal{dim1 = 1, dim2 = -1} end
+    line:fill_(fill_value)
+  end
+  return x
+end, "only_inplace")
 op.index_reduce("x, index, source; dim, reduce, include_self = true", "x with the slices of source "
   .. "reduced into positions along dim by reduce (prod, mean, amax, amin), what was there among "
   .. "them "

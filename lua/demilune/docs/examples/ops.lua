@@ -443,6 +443,8 @@ return {
     dm.fft.rfftn(dm.rand(4, 6, 8)).shape  --> {4, 6, 5, 2}]],
   fill = [[
     dm.empty(3):fill_(7)  --> {7, 7, 7}]],
+  fill_diagonal = [[
+    dm.zeros(3, 2):fill_diagonal_(5)  --> {{5, 0}, {0, 5}, {0, 0}}]],
   finfo = [[
     dm.finfo("float64").bits  --> 64
     dm.finfo("float32").eps == 2 ^ -23  --> true]],
