@@ -102,10 +102,44 @@ for _, file in ipairs{"tree.pt", "old.pt"} do
   end)
 end
 
--- ---- hostile files ----
-
 local text, name, int = archive.text, archive.name, archive.int
 local FLOATS = ("<f"):rep(4):pack(1, 2, 3, 4)
+
+describe("dm.load of what torch.save writes", function()
+  local function loaded(opcodes, storages)
+    return assert(dm.load(folder.write("some.pt", archive.torch(opcodes, storages))))
+  end
+
+  it("reads bytes without any, and bytearrays, as protocols 2 to 4 have them", function()
+    local function make(module, kind, arguments) return name(module, kind) .. arguments .. "R" end
+    local latin = name("_codecs", "encode") .. "(" .. text "a\u{ff}" .. text "latin1" .. "tR"
+    assert.same({"", "", "a\xff", "a\xff"}, loaded("(" .. make("__builtin__", "bytes", ")")
+      .. make("builtins", "bytearray", ")") .. make("__builtin__", "bytearray", latin .. "\x85")
+      .. make("builtins", "bytearray", "C\2a\xff\x85") .. "l"))
+    local got, why = dm.load(folder.write("some.pt", archive.torch(make("builtins", "bytearray",
+      "K\5\x85"))))
+    assert.is_nil(got)
+    assert.matches("builtins.bytearray is not made of bytes", why)
+  end)
+
+  -- torch.zeros(0, 4)[:, 2] begins at element 2 of a storage of none.
+  it("reads an empty view, wherever it begins", function()
+    local t = loaded(archive.tensor{size = {0}, stride = {4}, offset = 2, n = 0}, {["0"] = ""})
+    assert.same({0}, shape(t))
+    assert.equal("float32", t.dtype)
+  end)
+
+  it("reads files from before archives in each protocol", function()
+    local old = assert(io.open(GOLDEN .. "old.pt", "rb")):read "a"
+    for _, head in ipairs{"\x80\3", "\x80\4\x95\13\0\0\0\0\0\0\0",
+      "\x80\5\x95\13\0\0\0\0\0\0\0"} do
+      local tree = assert(dm.load(folder.write("old.pt", head .. old:sub(3))))
+      assert.same({{0, 1, 2}, {3, 4, 5}}, tree.x:totable())
+    end
+  end)
+end)
+
+-- ---- hostile files ----
 
 local function refuses(pattern, bytes)
   local got, why = dm.load(folder.write("hostile.pt", bytes))

@@ -255,8 +255,7 @@ function readers.torch(path, device)
 end
 
 -- The first bytes of files, by reader; and files of other programs, which have none.
-local FIRST = {["PK\3\4"] = "zip", ["PK\5\6"] = "zip", ["\x93NUMPY"] = "npy",
-  [torch_file.MAGIC] = "torch"}
+local FIRST = {["PK\3\4"] = "zip", ["PK\5\6"] = "zip", ["\x93NUMPY"] = "npy"}
 local SAVE = "; hint: save it as safetensors there"
 local IMAGE = "an image; hint: dm.read_image(path)"
 local FOREIGN = {["\x89HDF"] = "an HDF5 file, as Keras writes" .. SAVE,
@@ -285,7 +284,7 @@ local function format_of(path)
   if not head then return nil, why end
   -- a header of less than 4 GiB, whose length may begin like another format
   local kind = head:find "^....\0\0\0\0{" and "safetensors" or look_up(FIRST, head)
-    or head:find '^%s*{%s*["}]' and "index"
+    or torch_file.after_magic(head) and "torch" or head:find '^%s*{%s*["}]' and "index"
   local foreign = not kind
     and (look_up(FOREIGN, head) or NAMED[(path:match "%.(%w+)$" or ""):lower()])
   if foreign then return nil, ("load: '%s' is %s"):format(path, foreign) end

@@ -11,8 +11,14 @@ local torch_file = {}
 
 local refuse = pickle.refuse
 
--- The first pickle of a file from before 1.6: a number of 10 bytes.
-torch_file.MAGIC = "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+local MAGIC = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+
+--- The position behind the first pickle of a file from before 1.6, a number of 10 bytes; nil
+--- where the bytes begin otherwise. Since protocol 4 a frame is around it.
+function torch_file.after_magic(bytes)
+  local at = bytes:match "^\x80[\2\3]()" or bytes:match "^\x80[\4\5]\x95\13\0\0\0\0\0\0\0()"
+  return at and bytes:sub(at, at + #MAGIC - 1) == MAGIC and at + #MAGIC or nil
+end
 
 -- ---- names ----
 
@@ -47,9 +53,7 @@ local function window(m, storage, offset, size, stride)
   local sizes = table.pack(m:items(size, "the shape of a tensor", 0, core._MAX_DIM))
   local steps = table.pack(m:items(stride, "the strides of a tensor", sizes.n, sizes.n))
   local have = t:size(1)
-  if not whole(offset) or offset > have then
-    refuse("a tensor begins at element %s of a storage of %d", tostring(offset), have)
-  end
+  if not whole(offset) then refuse("a tensor begins at element %s", tostring(offset)) end
   local last, span, is_empty = offset, 1, false -- last: the last element that is reached
   for d = 1, sizes.n do
     local n, step = sizes[d], steps[d]
@@ -60,10 +64,13 @@ local function window(m, storage, offset, size, stride)
     span, is_empty = span * math.max(n, 1), is_empty or n == 0
     if step > 0 and n > 1 then last = last + ((n - 1) > have // step and have or (n - 1) * step) end
   end
-  if not is_empty and last >= have then
+  -- where an empty one begins says nothing: a view may begin behind a storage without elements
+  if is_empty then return core.empty(sizes, {dtype = t.dtype, device = t.device}) end
+  if offset > have then
+    refuse("a tensor begins at element %d of a storage of %d", offset, have)
+  elseif last >= have then
     refuse("a tensor reaches beyond its storage of %d elements", have)
   end
-  if is_empty then return core.empty(sizes, {dtype = t.dtype, device = t.device}) end
   return t:as_strided(sizes, steps, {storage_offset = offset})
 end
 
@@ -109,6 +116,15 @@ call("_codecs.encode", 2, 2, function(_, text, coding)
   end
   return (text:gsub("[\xc2\xc3].", function(c) return string.char(utf8.codepoint(c)) end))
 end)
+
+-- bytes as protocol 2 has those without any, and a bytearray, of nothing or of bytes
+for name, most in pairs{["__builtin__.bytes"] = 0, ["__builtin__.bytearray"] = 1,
+  ["builtins.bytearray"] = 1} do
+  call(name, 0, most, function(_, text)
+    if type(text or "") ~= "string" then refuse("%s is not made of bytes", name) end
+    return text or ""
+  end)
+end
 
 -- The key, dtype and number of elements of a storage that a pickle names.
 local function storage_of(m, id)
@@ -209,7 +225,7 @@ end
 function torch_file.read_old(bytes, device)
   return pickle.protect(function()
     local left, made = #bytes, {}
-    local _, at = pickle.load(bytes, #torch_file.MAGIC + 1, {names = {}}) -- the protocol's number
+    local _, at = pickle.load(bytes, torch_file.after_magic(bytes), {names = {}}) -- the protocol
     local machine, object
     machine, at = pickle.load(bytes, at, {names = {}})
     if type(machine) ~= "table" or machine.little_endian ~= true then
