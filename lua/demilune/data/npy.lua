@@ -135,9 +135,9 @@ function npy.write_npz(path, tensors)
   local parts, directory, at = {}, {}, 0
   for _, name in ipairs(names) do
     local bytes, file = encode("write_npz: " .. name, tensors[name]), name .. ".npy"
-    -- version 2.0, no flags, stored, 1980-01-01
-    local common = ("<I2I2I2I2I2I4I4I4I2I2"):pack(20, 0, STORED, 0, 33, core._crc32(bytes), #bytes,
-      #bytes, #file, 0)
+    -- version 2.0, names in UTF-8, stored, 1980-01-01
+    local common = ("<I2I2I2I2I2I4I4I4I2I2"):pack(20, 1 << 11, STORED, 0, 33, core._crc32(bytes),
+      #bytes, #bytes, #file, 0)
     parts[#parts + 1] = ("<I4"):pack(LOCAL) .. common .. file
     parts[#parts + 1] = bytes
     directory[#directory + 1] = ("<I4I2"):pack(CENTRAL, 20) .. common
