@@ -94,16 +94,17 @@ local function quoted(text, i)
   end
 end
 
--- The fields of the row that begins at i, and where the next one does; nil and why.
-local function read_row(text, i, stop)
+-- The fields of the row that begins at i, and where the next one does; nil and why. blanks: a
+-- pattern of what may stand around quotes, which the separator may not.
+local function read_row(text, i, stop, blanks)
   local fields, n = {}, 0
   while true do
     local field
-    local first = text:match("^[ \t]*()", i)
+    local first = text:match(blanks, i)
     if text:sub(first, first) == '"' then
       field, first = quoted(text, first)
       if not field then return nil, "a quoted field has no end" end
-      i = text:match("^[ \t]*()", first)
+      i = text:match(blanks, first)
       if i <= #text and not text:find("^[\r\n]", i) and text:sub(i, i) ~= stop then
         return nil, ("'%s' after a quoted field"):format(text:sub(i, i))
       end
@@ -121,13 +122,24 @@ local function read_row(text, i, stop)
   end
 end
 
+-- Where the next row begins if the one at i has no field or is a comment, else nil.
+local function after_nothing(text, i, comment, blanks)
+  local first = text:match(blanks, i)
+  local stop = text:find("[\r\n]", first) or #text + 1
+  if first == stop or comment and text:sub(first, first + #comment - 1) == comment then
+    return text:match("^\r?\n?()", stop)
+  end
+end
+
 local BLANK = {[""] = true, ["?"] = true, NA = true, ["N/A"] = true, nan = true, NaN = true}
+
+local INFINITE = {inf = math.huge, ["+inf"] = math.huge, ["-inf"] = -math.huge}
 
 -- A column as numbers, if all that is not blank is one.
 local function numbers(list)
   local values, seen = {}, false
   for i, word in ipairs(list) do
-    local v = BLANK[word] and 0 / 0 or not word:find "^0[xX]" and tonumber(word)
+    local v = BLANK[word] and 0 / 0 or INFINITE[word] or not word:find "^0[xX]" and tonumber(word)
     if not v then return nil end
     seen = seen or v == v
     values[i] = v + 0.0
@@ -140,13 +152,14 @@ end
 local function read_rows(text, o)
   local lists, n, at, row = nil, 0, 1, 0
   local head = nil
+  local blanks = ("^[ \t]*()"):gsub(o.separator:find "%s" and o.separator or "\n", "")
   while at <= #text do
-    local fields, next_at, count = read_row(text, at, o.separator)
-    row, at = row + 1, next_at
-    if not fields then return nil, ("row %d: %s"):format(row, next_at) end
-    local is_comment = o.comment and fields[1]:sub(1, #o.comment) == o.comment
-    local is_blank = count == 1 and fields[1] == ""
-    if not (is_comment or is_blank) then
+    row = row + 1
+    local next_at = after_nothing(text, at, o.comment, blanks)
+    if not next_at then
+      local fields, count
+      fields, next_at, count = read_row(text, at, o.separator, blanks)
+      if not fields then return nil, ("row %d: %s"):format(row, next_at) end
       if not lists then
         lists = {}
         for i = 1, count do lists[i] = {} end
@@ -160,6 +173,7 @@ local function read_rows(text, o)
         for i = 1, count do lists[i][n] = fields[i] end
       end
     end
+    at = next_at
   end
   return lists or {}, n, head
 end
