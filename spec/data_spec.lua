@@ -401,6 +401,22 @@ describe("Data sets of Lua code:", function()
     end
   end)
 
+  -- PyTorch: each element in list of batch should be of equal size.
+  it("are refused where one has more values than the first, which would be lost", function()
+    local collate = data.default_collate
+    assert.error_matches(function() collate{{1, 2}, {1, 2, 3}} end,
+      "there are 2 values in one sample and 3 in another")
+    assert.error_matches(function() collate{{1, {4, 5}}, {1, {4, 5, 6}}} end,
+      "field 2 has 2 values in one sample and 3 in another")
+    assert.error_matches(function() collate{{{x = {4, 5}}}, {{x = {4}}}} end,
+      "field x has 2 values in one sample and 1 in another")
+    local ragged = {len = function() return 2 end, get = function(_, i) return i, {{1, i}, i} end}
+    for _, x, y in data.DataLoader(ragged, {batch_size = 2}):iter() do
+      assert.same({1, 2}, x:totable())
+      assert.same({1, 2}, y[1][2]:totable())
+    end
+  end)
+
   it("use collate_fn when given", function()
     local sizes = {}
     local loader = data.DataLoader(Squares(5), {batch_size = 2, collate_fn = function(samples)

@@ -11,8 +11,19 @@ local collate = {}
 
 local collate_values
 
-local function collate_fields(tables)
+-- Raises where a list has another length than the first: what is beyond that would be lost.
+local function check_length(what, n, first)
+  if n ~= first then
+    caller.raise("DataLoader: %s %d values in one sample and %d in another; hint: give a "
+      .. "collate_fn", what, first, n)
+  end
+end
+
+local function collate_fields(tables, field)
   local out = {}
+  for _, t in ipairs(tables) do
+    check_length(("field %s has"):format(field), #t, #tables[1])
+  end
   for key in pairs(tables[1]) do
     local column = {}
     for i, t in ipairs(tables) do column[i] = t[key] end
@@ -37,7 +48,7 @@ function collate_values(values, n, field)
   if kind == "number" or kind == "boolean" then
     return core.tensor(values, {device = "cpu"})
   end
-  if kind == "table" then return collate_fields(values) end
+  if kind == "table" then return collate_fields(values, field) end
   if kind == "string" then return values end
   caller.raise("DataLoader: field %s of a sample is a %s; hint: give a collate_fn", field, kind)
 end
@@ -45,6 +56,7 @@ end
 -- default_collate{{x, y}, {x, y}, ...} -> all x, all y
 function collate.default_collate(samples)
   local width, columns = samples[1].n or #samples[1], {}
+  for _, sample in ipairs(samples) do check_length("there are", sample.n or #sample, width) end
   for k = 1, width do
     local column = {}
     for i, sample in ipairs(samples) do column[i] = sample[k] end
