@@ -122,6 +122,17 @@ describe("dm.load of what torch.save writes", function()
     assert.matches("builtins.bytearray is not made of bytes", why)
   end)
 
+  it("reads a Counter, in which a MultiStepLR stores its milestones, as a dict", function()
+    local counter = name("collections", "Counter")
+    assert.same({{[3] = 1, [7] = 2}, {}}, loaded("(" .. counter .. "}(K\3K\1K\7K\2u\x85R"
+      .. counter .. ")Rl"))
+    for _, wrong in ipairs{"]", "K\3", text "ab"} do
+      local got, why = dm.load(folder.write("some.pt", archive.torch(counter .. wrong .. "\x85R")))
+      assert.is_nil(got)
+      assert.matches("a Counter is made of no dict", why)
+    end
+  end)
+
   -- torch.zeros(0, 4)[:, 2] begins at element 2 of a storage of none.
   it("reads an empty view, wherever it begins", function()
     local t = loaded(archive.tensor{size = {0}, stride = {4}, offset = 2, n = 0}, {["0"] = ""})

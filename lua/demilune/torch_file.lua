@@ -106,6 +106,11 @@ call("torch.device", 1, 2, function(_, kind, index)
   return kind .. (index and ":" .. tostring(index) or "")
 end)
 call("collections.OrderedDict", 0, 0, function(m) return m:dict() end)
+-- the milestones of a MultiStepLR: how often each comes
+call("collections.Counter", 0, 1, function(m, counts)
+  if counts ~= nil and m.kinds[counts] ~= "dict" then refuse "a Counter is made of no dict" end
+  return counts or m:dict()
+end)
 -- bytes, as protocol 2 has them: text whose characters are below 256
 call("_codecs.encode", 2, 2, function(_, text, coding)
   if type(text) ~= "string" or coding ~= "latin1" then
