@@ -132,5 +132,26 @@ end
 local a, b = whole:state_dict(), ddp.module:state_dict()
 for name, value in pairs(a) do near(value, b[name], 1e-12, name) end
 
+-- ---- a head that one rank alone uses: its bucket goes before the norm's sums there, behind them
+-- on the others ----
+
+local Heads = nn.Module:extend "Heads"
+function Heads:init()
+  self.norm, self.first = nn.SyncBatchNorm(2), nn.Linear(2, 1, {bias = false})
+  self.second = nn.Parameter(dm.ones(2))
+end
+function Heads:forward(v)
+  v = self.norm(v)
+  return rank == 0 and self.first(v) + v * self.second or self.first(v)
+end
+local heads = nn.parallel.DistributedDataParallel(Heads(), {bucket_cap_mb = 1e-6})
+local rows_of_rank = dm.tensor{{0.5, 1 + rank}, {2, 3 + rank}}:requires_grad_()
+for _ = 1, 3 do
+  heads:zero_grad()
+  heads(rows_of_rank):sum():backward()
+  local v = heads.module.norm(rows_of_rank):detach()
+  near(heads.module.second.grad, dist.broadcast(v:sum(1), 0) / n, 1e-6, "a head's gradient")
+end
+
 print(("rank %d of %d: SyncBatchNorm"):format(rank, n))
 dist.destroy_process_group()

@@ -300,4 +300,12 @@ function world.new_group(ranks)
     key = ("{%s}"):format(table.concat(ranks, ", "))}, false, function() return group end)
 end
 
+-- A second group of all ranks, made at its first use, which all ranks reach together. For what
+-- backward passes exchange between the buckets of gradients: a rank that has not used a parameter
+-- sends its bucket later than the others, and collectives of one group keep their order.
+function world.aside()
+  current.aside = current.aside or world.new_group()
+  return current.aside
+end
+
 return world

@@ -101,7 +101,8 @@ end
 local function group_of(self)
   if not self.training or not world.is_open() then return nil end
   local group = world.group(NAME, self.process_group)
-  return #group.ranks > 1 and group or nil
+  if #group.ranks == 1 then return nil end
+  return self.process_group and group or world.aside()
 end
 
 local function normalize(self, x, share, count)
