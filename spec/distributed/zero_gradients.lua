@@ -318,6 +318,15 @@ function CHECKS.accumulation()
     for _, model in ipairs{a, b} do pass(model, 5) end
     compare_gradients(zero, whole, params, "after zero_grad")
   end
+  -- set_to_none = false leaves zeros: an optimizer with a momentum moves such parameters
+  for step, owner in ipairs{b, zero} do
+    owner:zero_grad{set_to_none = false}
+    a:zero_grad{set_to_none = false}
+    compare_gradients(zero, whole, params, "zeros")
+    check(n == 1 or zero:has_gradients(), "zeros are gradients")
+    for _, model in ipairs{a, b} do pass(model, step) end
+    compare_gradients(zero, whole, params, "after zeros")
+  end
 end
 
 -- A rank whose share is empty steps with the others, and skips with them.

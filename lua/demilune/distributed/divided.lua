@@ -2,6 +2,8 @@
 -- gradient (optim/zero.lua): those who look at all gradients together, to clip them or to skip a
 -- step, ask here whom else to ask.
 
+local zeroing = require "demilune.zeroing"
+
 local divided = {}
 
 -- Parameter -> the group among whose ranks it is divided.
@@ -32,10 +34,15 @@ function divided.share(p, share) shares[p] = share end
 ---@return demilune.distributed.GradientShare?
 function divided.share_of(p) return shares[p] end
 
---- Drops the share of a parameter's gradient, as zero_grad does.
-function divided.drop(p)
+--- Drops the share of a parameter's gradient, as zero_grad does. keeps: one that is there becomes
+--- zeros instead.
+function divided.drop(p, keeps)
   local share = shares[p]
   if not share then return end
+  if keeps then
+    if share.piece then zeroing.zero(share.piece.tensor) end
+    return
+  end
   share.is_there = false
   if share.piece then share.piece.tensor.grad = nil end
 end

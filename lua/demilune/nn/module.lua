@@ -426,7 +426,7 @@ function Module:zero_grad(set_to_none)
   local keeps = set_to_none ~= nil and zeroing.keeps(set_to_none)
   each_tensor(self, is_parameter, function(_, p)
     if keeps then zeroing.zero(p) else p.grad = nil end
-    divided.drop(p)
+    divided.drop(p, keeps)
   end)
 end
 

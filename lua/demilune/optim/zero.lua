@@ -26,6 +26,7 @@ local partition = require "demilune.distributed.partition"
 local shard = require "demilune.distributed.shard"
 local slices = require "demilune.distributed.slices"
 local world = require "demilune.distributed.world"
+local zeroing = require "demilune.zeroing"
 local Optimizer = require "demilune.optim.optimizer"
 
 local NAME = "ZeroRedundancyOptimizer"
@@ -412,11 +413,12 @@ function ZeroRedundancyOptimizer:widen_gradients()
 end
 
 --- Drops the gradients: those of the parameters, and this rank's share. set_to_none = false makes
---- zeros of those of whole parameters instead.
+--- them zeros instead.
 ---@param set_to_none? boolean true
 function ZeroRedundancyOptimizer:zero_grad(set_to_none)
   Optimizer.zero_grad(self, set_to_none)
-  for _, one in ipairs(self.shared or {}) do divided.drop(one.param) end
+  local keeps = set_to_none ~= nil and zeroing.keeps(set_to_none)
+  for _, one in ipairs(self.shared or {}) do divided.drop(one.param, keeps) end
 end
 
 -- ---- the state of all ranks ----
