@@ -427,13 +427,15 @@ end
 
 --- The loss and the metrics over the batches of a loader, in eval mode and without gradients;
 --- of `ema`, where there is one. The mode of each module is as before afterwards. Several ranks
---- share the batches of an ordinary loader, so that each sample counts once.
+--- share the batches of an ordinary loader, so that each sample counts once; a model by
+--- DistributedDataParallel has the first rank's buffers there, as its training passes do.
 ---@param loader table a DataLoader
 ---@param prefix? string put in front of each name, such as "valid_"
 ---@return table values {loss =, and each metric}
 function Trainer:evaluate(loader, prefix)
   local model, values, training = self.ema or self.model, start_metrics(self), {}
   local losses = {}
+  if n_ranks() > 1 and self.model._share_buffers then self.model:_share_buffers(model) end
   for _, module in model:named_modules() do training[module] = module.training end
   model:eval()
   core.no_grad(function()

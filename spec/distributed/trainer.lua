@@ -111,5 +111,25 @@ local stopped = trainer{verbose = false, callbacks = {on_epoch_end = function()
 end}}
 assert(#stopped:fit{train = loader(), epochs = 3} == 1, "all stop")
 
+-- running statistics differ behind a training pass: all ranks evaluate with the first one's, which
+-- are those that are saved
+dm.manual_seed(8)
+local normed = nn.parallel.DistributedDataParallel(
+  nn.Sequential{nn.BatchNorm1d(1), nn.Linear(1, 1)})
+normed(dm.tensor{{0}, {1 + 9 * rank}}:float()):sum():backward()
+local function errors()
+  return dm.Trainer{model = normed, optimizer = optim.SGD(normed:parameters(), {lr = 1}),
+    loss = nn.functional.mse_loss, device = "cpu"}:evaluate(data.DataLoader(data.TensorDataset(
+      dm.linspace(0, 7, 8):reshape(-1, 1), dm.zeros(8, 1)), {batch_size = 2})).loss
+end
+local valid_loss, of_first = errors(), 0
+assert(math.abs(normed.module[1].running_mean:item() - 0.05) < 1e-6, "the first rank's mean")
+for i = 0, 6, 2 do
+  local v = dm.tensor{{i}, {i + 1}}:float()
+  local wanted = dm.no_grad(function() return normed.module:eval()(v) end)
+  of_first = of_first + wanted:square():mean() / 4
+end
+assert(math.abs(valid_loss - of_first:item()) < 1e-5, "evaluated by the first rank's statistics")
+
 print(("rank %d of %d: a Trainer"):format(rank, n))
 dist.destroy_process_group()

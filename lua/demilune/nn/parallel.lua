@@ -247,6 +247,13 @@ function DistributedDataParallel:forward(...)
   return self.module(...)
 end
 
+-- Gives the buffers of the first rank to all, where forward passes do: those of the model, or of
+-- another one, such as an average of it. All ranks call it.
+function DistributedDataParallel:_share_buffers(model)
+  if not (self._broadcasts and self._syncs) or #self._group.ranks == 1 then return end
+  start.broadcast(model:buffers(), self._group)
+end
+
 function DistributedDataParallel:copy()
   caller.raise("%s:copy: a copy would average no gradients; hint: ddp.module:copy()", self.class)
 end
