@@ -125,7 +125,8 @@ end
 --- as one another, each time through one of the parameters at least, or stand in join().
 ---
 --- Gradients lie in buckets: `p.grad` of a parameter is a view of one. A bucket whose gradients are
---- complete travels while the backward pass goes on.
+--- complete travels while the backward pass goes on. The first pass gives the buckets their order:
+--- a `p.grad` that was read before the second pass is not written any more.
 local DistributedDataParallel = Module:extend "DistributedDataParallel"
 parallel.DistributedDataParallel = DistributedDataParallel
 
