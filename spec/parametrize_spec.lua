@@ -179,7 +179,8 @@ describe("a parametrization", function()
       end
       assert.is_true((newer.weight - w):abs():max():item() < 1e-14)
     end
-    assert.error_matches(function() forms.weight_norm(nn.Linear(2, 3), {dim = -3}) end, "dim is %-3")
+    assert.error_matches(function() forms.weight_norm(nn.Linear(2, 3), {dim = -3}) end,
+      "dim is %-3")
   end)
 
   it("reads what the older weight_norm saved", function()
