@@ -23,6 +23,34 @@ describe("a world of one rank", function()
     assert.is_false(dist.is_initialized())
   end)
 
+  it("has collectives with gradients, which refuse what does not fit", function()
+    local nn = dist.nn
+    assert.refuses("distributed_spec.lua:%d+: all_reduce: there is no process group", function()
+      nn.all_reduce(dm.ones(2))
+    end)
+    dist.init_process_group()
+    local x = dm.tensor({1.0, 2}, {requires_grad = true})
+    nn.all_reduce(x, "avg"):mul(nn.all_gather(x)[1]):sum():backward()
+    assert.same({2, 4}, x.grad:totable())
+    for text, call in pairs{
+      ["op is 'max', wanted 'sum' or 'avg'"] = function() nn.all_reduce(x, "max") end,
+      ["input_list has 2 elements, wanted 1, a tensor for each rank"] = function()
+        nn.reduce_scatter(x, {x, x})
+      end,
+      ["all_to_all: an output {2} float64 for {2} float32"] = function()
+        nn.all_to_all({dm.zeros(2):double()}, {x})
+      end,
+      ["element 1 of tensors is a number, wanted a tensor"] = function() nn.scatter{1} end,
+      ["all_to_all: rank 0 gives rank 0 2 elements, which wants 3"] = function()
+        nn.all_to_all({dm.zeros(3)}, {x})
+      end,
+      ["input_split_sizes has 1 elements with the sum 1, wanted 1 and 2"] = function()
+        nn.all_to_all_single(dm.zeros(2), x, {input_split_sizes = {1}})
+      end,
+    } do assert.refuses("distributed_spec.lua:%d+: .*" .. text, call) end
+    dist.destroy_process_group()
+  end)
+
   it("can begin again", function()
     for _ = 1, 3 do
       dist.init_process_group{timeout = 5}
@@ -130,6 +158,14 @@ describe("several ranks", function()
     for n = 2, 3 do
       local text, code = ranks(n, "collectives")
       assert.equal(n, count(text, "rank %d of " .. n .. ": %d%d%d%d checks"), text)
+      assert.equal(0, code)
+    end
+  end)
+
+  with_mpirun("have gradients of collectives: those of the sum of their losses", function()
+    for n = 2, 3 do
+      local text, code = ranks(n, "gradients")
+      assert.equal(n, count(text, "rank %d of " .. n .. ": %d%d checks of gradients"), text)
       assert.equal(0, code)
     end
   end)

@@ -44,7 +44,7 @@ local MODULES = {
   transforms = dm.transforms, ["transforms.functional"] = dm.transforms.functional,
   models = dm.models, metrics = dm.metrics, text = dm.text, profiler = dm.profiler,
   linalg = dm.linalg, fft = dm.fft, distributions = dm.distributions, func = dm.func,
-  distributed = dm.distributed,
+  distributed = dm.distributed, ["distributed.nn"] = dm.distributed.nn,
 }
 -- Names that their modules load when they are asked for.
 local LATE = {

@@ -123,4 +123,4 @@ end
 return late.extend(distributed, {
   save = "demilune.distributed.checkpoint",
   load = "demilune.distributed.checkpoint",
-}, {})
+}, {nn = "demilune.distributed.nn"})

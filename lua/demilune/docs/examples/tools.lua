@@ -565,6 +565,74 @@ return {
     if dist.get_rank() == 0 then dist.all_reduce(dm.ones(2), {group = group}) end
     group.ranks  --> {0}
     dist.destroy_process_group()]],
+  ["distributed.nn"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    dist.nn.all_reduce(dm.ones(2, {requires_grad = true})).requires_grad  --> true
+    dist.destroy_process_group()]],
+  ["distributed.nn.all_gather"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local x = dm.tensor({1.0, 2}, {requires_grad = true})
+    local all = dm.stack(dist.nn.all_gather(x))   -- (ranks, 2)
+    all:sum():backward()                          -- all ranks do so
+    x.grad[1]:item() == dist.get_world_size()  --> true
+    dist.destroy_process_group()]],
+  ["distributed.nn.all_reduce"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local x = dm.tensor({3.0}, {requires_grad = true})
+    local mean = dist.nn.all_reduce(x, "avg")     -- of all ranks, and with a gradient
+    mean:square():sum():backward()                -- all ranks do so
+    x.grad  --> {6}
+    dist.destroy_process_group()]],
+  ["distributed.nn.all_to_all"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local mine, theirs = {}, {}
+    for i = 1, dist.get_world_size() do
+      mine[i], theirs[i] = dm.full({2}, i), dm.zeros(2, {dtype = "int64"})
+    end
+    dist.nn.all_to_all(theirs, mine)[1]:eq(dist.get_rank() + 1):all():item()  --> true
+    dist.destroy_process_group()]],
+  ["distributed.nn.all_to_all_single"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local n = dist.get_world_size()
+    local x = dm.ones(n, 3, {requires_grad = true})
+    local y = dist.nn.all_to_all_single(dm.empty_like(x), x)   -- a row from each rank
+    y:mul(2):sum():backward()
+    x.grad[1]  --> {2, 2, 2}
+    dist.destroy_process_group()]],
+  ["distributed.nn.broadcast"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local x = dm.tensor({dist.get_rank() + 5.0}, {requires_grad = true})
+    local y = dist.nn.broadcast(x, 0)
+    y  --> {5}
+    y:sum():backward()   -- the sum of all gradients on rank 0, zeros on the others
+    dist.destroy_process_group()]],
+  ["distributed.nn.gather"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local x = dm.tensor({2.0}, {requires_grad = true})
+    local list = dist.nn.gather(x, 0)   -- on rank 0; zeros on the others
+    dm.stack(list):sum():backward()
+    x.grad  --> {1}
+    dist.destroy_process_group()]],
+  ["distributed.nn.reduce"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local x = dm.tensor({2.0}, {requires_grad = true})
+    local y = dist.nn.reduce(x, 0)      -- the sum on rank 0, zeros on the others
+    y:sum():backward()
+    x.grad  --> {1}
+    dist.destroy_process_group()]],
+  ["distributed.nn.reduce_scatter"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local list = {}
+    for i = 1, dist.get_world_size() do list[i] = dm.full({2}, i + 0.0) end
+    local y = dist.nn.reduce_scatter(dm.zeros(2), list, "avg")
+    y[1]:item() == dist.get_rank() + 1  --> true
+    dist.destroy_process_group()]],
+  ["distributed.nn.scatter"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local list = {}
+    for i = 1, dist.get_world_size() do list[i] = dm.full({2}, i + 0.0) end
+    dist.nn.scatter(list, 0)[1]:item() == dist.get_rank() + 1  --> true
+    dist.destroy_process_group()]],
   ["distributed.recv"] = [[
     local dist = dm.distributed; dist.init_process_group()
     if dist.get_world_size() > 1 and dist.get_rank() == 1 then
