@@ -81,6 +81,23 @@ horse      1      0      0  0.000]], tostring(m))
     assert.near((1 + 8 + 15) / 6, m:compute(), 1e-12)
   end)
 
+  it("Mean takes a tensor of weights, as torchmetrics' MeanMetric does", function()
+    local m = metrics.Mean()
+    m:update(dm.tensor{1.0, 2.0, 4.0}, dm.tensor{0.5, 0.25, 0.25})
+    assert.near(2, m:compute(), 1e-12)
+    m:update(dm.tensor{{1.0, 2.0}, {3.0, 4.0}}, dm.tensor{1.0, 2.0}):update(8, dm.tensor(2.0))
+    assert.near((2 + 16 + 16) / (1 + 6 + 2), m:compute(), 1e-12)
+  end)
+
+  it("Mean outlives the scope in which a number came behind a tensor", function()
+    local m = metrics.Mean():update(dm.tensor{1.0, 2.0, 3.0})
+    do
+      local _ <close> = dm.scope()
+      m:update(5)
+    end
+    assert.equal(11 / 4, m:compute())
+  end)
+
   it("keeps no graph and no temporaries", function()
     local accuracy = metrics.Accuracy()
     local w = dm.randn(8, 3, {requires_grad = true})

@@ -113,23 +113,35 @@ end
 local Mean = class("Mean", "", {"sum", "weight"}, function() end)
 function Mean:start() self.sum, self.weight = 0, 0 end
 
---- value: a number, or a tensor, whose elements count each; weight: of each, 1.
+-- a + b, which outlives the caller's scope.
+local function added(a, b)
+  local all = a + b
+  return core.is_tensor(all) and core.keep(all) or all
+end
+
+local function in_double(x) return core.is_tensor(x) and x:detach():double() or x end
+
+--- value: a number, or a tensor, whose elements count each; weight: of each, 1, or a tensor that
+--- broadcasts with the value.
 function Mean:update(value, weight)
-  weight = weight or 1
-  if core.is_tensor(value) then
-    local n = value:numel()
-    value = core.no_grad(function() return core.keep(value:detach():double():sum()) end)
-    self.sum, self.weight = core.keep(value * weight + self.sum), self.weight + n * weight
-  else
-    self.sum, self.weight = value * weight + self.sum, self.weight + weight
+  local _ <close> = core.no_grad()
+  value, weight = in_double(value), in_double(weight or 1)
+  local sum = value * weight
+  if core.is_tensor(sum) then
+    local n = sum:numel()
+    weight = core.is_tensor(weight) and weight:expand(sum.shape):sum() or n * weight
+    sum = sum:sum()
   end
+  self.sum, self.weight = added(self.sum, sum), added(self.weight, weight)
   return self
 end
 
+local function as_number(x) return core.is_tensor(x) and x:item() or x end
+
 --- nan before the first value.
 function Mean:compute()
-  local sum = core.is_tensor(self.sum) and self.sum:item() or self.sum
-  return self.weight == 0 and 0 / 0 or sum / self.weight
+  local sum, weight = as_number(self.sum), as_number(self.weight)
+  return weight == 0 and 0 / 0 or sum / weight
 end
 
 -- ---- Accuracy ----
