@@ -67,6 +67,15 @@ horse      1      0      0  0.000]], tostring(m))
     assert.is_true(m:compute() ~= m:compute())
   end)
 
+  it("AUROC is nan of a score that is nan, and wants labels 0 and 1", function()
+    local m = metrics.AUROC():update(dm.tensor{0 / 0, 0.2, 0 / 0, 0.1}, ids{0, 1, 1, 0})
+    assert.is_true(m:compute() ~= m:compute())
+    m:reset():update(dm.tensor{0.1, 0.9, 0.3}, ids{1, 2, 1})
+    assert.error_matches(function() m:compute() end, "a label is 2, wanted 1 for the positive")
+    m:reset():update(dm.tensor{0.1, 0.9, 0.3}, ids{-1, 1, -1})
+    assert.error_matches(function() m:compute() end, "a label is %-1")
+  end)
+
   it("Perplexity", function()
     local m = metrics.Perplexity{ignore_index = 4}
     m:update(dm.zeros(2, 3, 4), ids{{1, 2, 4}, {3, 4, 4}})

@@ -323,19 +323,22 @@ Auroc.update = silently(function(self, scores, y)
   table.insert(self.labels, core.keep(y:double():reshape(-1)))
 end)
 
---- nan without examples of both kinds.
+--- nan without examples of both kinds, or where a score is nan.
 function Auroc:compute()
   if #self.scores == 0 then return 0 / 0 end
   local _ <close> = core.scope()
   local sorted, order = core.cat(self.scores):sort()
   local labels = core.cat(self.labels):index_select(1, order):totable()
   local scores = sorted:totable()
+  if scores[#scores] ~= scores[#scores] then return 0 / 0 end -- nan is sorted behind all others
   local positives, negatives, ranks, i = 0, 0, 0, 1
   while i <= #scores do -- ties share the mean of their ranks
     local j = i
     while j < #scores and scores[j + 1] == scores[i] do j = j + 1 end
     for k = i, j do
-      if labels[k] ~= 0 then
+      if labels[k] ~= 0 and labels[k] ~= 1 then
+        caller.raise("AUROC: a label is %g, wanted 1 for the positive class, else 0", labels[k])
+      elseif labels[k] == 1 then
         positives, ranks = positives + 1, ranks + (i + j) / 2
       else
         negatives = negatives + 1
