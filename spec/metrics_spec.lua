@@ -82,6 +82,9 @@ horse      1      0      0  0.000]], tostring(m))
     assert.near(4, m:compute(), 1e-6)
     m = metrics.Perplexity():update(dm.tensor{{0, math.log(3)}}, ids{2})
     assert.near(4 / 3, m:compute(), 1e-6)
+    -- scores in float64 are not rounded to float32
+    m = metrics.Perplexity():update(dm.tensor({{0, 1e-9, 1}}, {dtype = "float64"}), ids{2})
+    assert.near((1 + math.exp(1e-9) + math.exp(1)) / math.exp(1e-9), m:compute(), 1e-12)
   end)
 
   it("Mean, of numbers and tensors, weighted", function()

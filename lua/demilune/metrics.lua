@@ -365,7 +365,8 @@ Perplexity.update = silently(function(self, scores, y)
     caller.raise("Perplexity: scores %s for labels %s, wanted (..., C) for (...)",
       tostring(scores.shape), tostring(y.shape))
   end
-  local loss = core.cross_entropy(scores:reshape(-1, scores:size(-1)):float(), y:reshape(-1),
+  if scores.dtype ~= "float64" then scores = scores:float() end
+  local loss = core.cross_entropy(scores:reshape(-1, scores:size(-1)), y:reshape(-1),
     {reduction = "sum", ignore_index = self.ignore_index})
   local n = y:ne(self.ignore_index):sum()
   self.total = self.total or core.keep(core.zeros({}, {dtype = "float64", device = y.device}))
