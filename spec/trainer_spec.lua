@@ -81,6 +81,21 @@ describe("Trainer", function()
     end
   end)
 
+  it("weighs the loss of a batch by its samples: a short last one counts for less", function()
+    -- squares 1, 1, 1 and 16: their mean is 19 / 4, that of the two batches 17 / 2
+    local x, y = dm.zeros(4, 1), dm.tensor{{1.0}, {1.0}, {1.0}, {4.0}}
+    local model = nn.Linear(1, 1, {bias = false}):to(device)
+    local function loader(size)
+      return data.DataLoader(data.TensorDataset(x, y), {batch_size = size})
+    end
+    local trainer = dm.Trainer{model = model, loss = nn.MSELoss(), verbose = false,
+      optimizer = optim.SGD(model:parameters(), {lr = 0.1})}
+    for size = 1, 4 do assert.near(19 / 4, trainer:evaluate(loader(size)).loss, 1e-12) end
+    local history = trainer:fit{train = loader(3), valid = loader(3), epochs = 1}
+    assert.near(19 / 4, history[1].train_loss, 1e-12)
+    assert.near(19 / 4, history[1].valid_loss, 1e-12)
+  end)
+
   it("goes on from a checkpoint as if it had not stopped", function()
     local path = folder.path "trainer.safetensors"
     local function schedule(optimizer)

@@ -235,11 +235,19 @@ local function start_metrics(self)
   return values
 end
 
--- loss: nil where it comes by itself.
-local function update_metrics(values, y, loss, scores)
+-- The number of samples in a batch, by which its loss counts in that of the epoch.
+local function n_samples(x, y)
+  for _, part in ipairs{x, y} do
+    if core.is_tensor(part) and part:dim() > 0 then return #part end
+  end
+  return 1
+end
+
+-- n: the samples that the loss is of; loss: nil where it comes by itself.
+local function update_metrics(values, y, loss, scores, n)
   for name, metric in pairs(values) do
     if name == "loss" then
-      if loss then metric:update(loss:detach()) end
+      if loss then metric:update(loss:detach(), n) end
     elseif scores then
       metric:update(scores:detach(), y)
     end
@@ -333,12 +341,13 @@ local function step_batch(self, values, group, x, y, ...)
   local labels = y
   x, y = transformed(self, x, y)
   local loss, scores, stepped = (self.capture and launch_step or take_step)(self, group, x, y, ...)
-  update_metrics(values, labels, loss, scores)
+  update_metrics(values, labels, loss, scores, n_samples(x, y))
   return stepped, loss
 end
 
 -- The same in shards.
 local function step_shards(self, values, group, ...)
+  local n = n_samples(...) * n_ranks()
   local loss = self.model:each_shard(function(x, y, ...)
     local _ <close> = core.scope()
     local labels = y
@@ -351,7 +360,7 @@ local function step_shards(self, values, group, ...)
     update_metrics(values, labels, nil, scores)
     return core.keep(loss:detach())
   end, ...)
-  values.loss:update(loss)
+  values.loss:update(loss, n)
   self.passes = self.passes + 1
   if self.passes < group then return false, loss end
   self.passes = 0
@@ -411,22 +420,22 @@ local function is_mine(loader, i)
 end
 
 -- Counts the losses of all ranks' batches in the order of the batches, whoever has computed them:
--- {[i] = loss} of this rank.
+-- {[i] = {loss, samples}} of this rank.
 local function count_in_order(values, losses)
   local n, order, all = n_ranks(), {}, {}
-  for i, loss in pairs(losses) do losses[i] = loss:item() end
+  for _, of_batch in pairs(losses) do of_batch[1] = of_batch[1]:item() end
   for rank, part in ipairs(n > 1 and dist.all_gather_object(losses) or {losses}) do
-    for i, loss in pairs(part) do
+    for i, of_batch in pairs(part) do
       local key = i * n + rank
-      order[#order + 1], all[key] = key, loss
+      order[#order + 1], all[key] = key, of_batch
     end
   end
   table.sort(order)
-  for _, key in ipairs(order) do values.loss:update(all[key]) end
+  for _, key in ipairs(order) do values.loss:update(table.unpack(all[key])) end
 end
 
 --- The loss and the metrics over the batches of a loader, in eval mode and without gradients;
---- of `ema`, where there is one. The mode of each module is as before afterwards. Several ranks
+--- of `ema`, where there is one. A batch's loss counts as often as it has samples. The mode of each module is as before afterwards. Several ranks
 --- share the batches of an ordinary loader, so that each sample counts once; a model by
 --- DistributedDataParallel has the first rank's buffers there, as its training passes do.
 ---@param loader table a DataLoader
@@ -444,8 +453,9 @@ function Trainer:evaluate(loader, prefix)
         local _ <close> = core.scope()
         x, y, z = moved(self.device, x, y, z)
         local loss, scores = losses_of(self, model, x, y, z)
-        if self.shards then loss, losses[i] = nil, core.keep(loss:detach()) end
-        update_metrics(values, y, loss, scores)
+        local n = n_samples(x, y)
+        if self.shards then loss, losses[i] = nil, {core.keep(loss:detach()), n} end
+        update_metrics(values, y, loss, scores, n)
       end
     end
   end)
