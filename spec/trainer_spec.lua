@@ -170,6 +170,33 @@ describe("Trainer", function()
     assert.near(0.002, history[3].lr, 1e-12)
   end)
 
+  it("steps a ReduceLROnPlateau by the value that it monitors, behind an epoch", function()
+    -- the loss grows from 1 on, the score grows in three epochs and then stays
+    local function rates(opts, mode)
+      local optimizer
+      opts.schedule = function(o)
+        optimizer = o
+        return optim.lr_scheduler.ReduceLROnPlateau(o, {mode = mode, patience = 0, factor = 0.5})
+      end
+      opts.callbacks = {on_train_epoch_end = function(_, values)
+        values.score = math.min(values.epoch, 3)
+        values.train_loss = values.epoch
+      end, on_epoch_end = function(_, values) values.rate = optimizer.param_groups[1].lr end}
+      local trainer, run = begun(opts)
+      run.valid, run.epochs = nil, 4
+      local out = {}
+      for i, values in ipairs(trainer:fit(run)) do out[i] = values.rate end
+      return out
+    end
+    local all = 0.02
+    assert.same({all, all, all, all / 2}, rates({monitor = "score", mode = "max"}, "max"))
+    -- one for smaller values goes by the loss
+    assert.same({all, all / 2, all / 4, all / 8}, rates({monitor = "score", mode = "max"}, "min"))
+    assert.same({all, all / 2, all / 4, all / 8}, rates({monitor = "score"}, "min"))
+    assert.same({all, all / 2, all / 4, all / 8}, rates({}, "min"))
+    assert.error_matches(function() rates({}, "max") end, "hint: monitor = 'valid_accuracy'")
+  end)
+
   it("steps a schedule behind a step that was done, and behind an epoch that had one", function()
     local path = folder.path "skipped.safetensors"
     local function schedule(optimizer)

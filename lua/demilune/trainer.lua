@@ -47,7 +47,9 @@ Trainer.class = "Trainer"
 --                  forward or loss then may not read tensors, and a batch of another shape
 --                  captures anew
 -- schedule         a scheduler; its step comes behind a step of the optimizer that was done, or
---                  behind an epoch that had one: what the scaler skipped does not count
+--                  behind an epoch that had one: what the scaler skipped does not count.
+--                  ReduceLROnPlateau steps behind an epoch, by `monitor` (or by the loss, where
+--                  `mode` is "max" and its own is "min")
 -- batch_transform  (x, y) -> x, y of training batches, such as MixUp; the metrics get the y
 --                  from before
 -- ema              an AveragedModel of the model: updated after each step, and evaluated
@@ -175,6 +177,19 @@ local function check_capture(self)
   end
 end
 
+local function is_plateau(schedule) return schedule and schedule.num_bad_epochs ~= nil end
+local function mode_of(plateau) return plateau.settings and plateau.settings.mode end
+
+-- A schedule that takes the value of an epoch steps behind an epoch.
+local function check_plateau(self)
+  if not is_plateau(self.schedule) then return end
+  if mode_of(self.schedule) == "max" and self.mode == "min" then
+    caller.raise("Trainer: the schedule's mode is 'max', and the trainer's 'min'; hint: monitor = "
+      .. "'valid_accuracy', mode = 'max'")
+  end
+  self.schedule_every = "epoch"
+end
+
 local function new(_, ...)
   local o = bind(...)
   check(o)
@@ -185,6 +200,7 @@ local function new(_, ...)
   self.device = self.device or first and first.device or "cpu"
   self.kind = self.device:match "^%a+"
   check_capture(self)
+  check_plateau(self)
   local narrow = dtypes.of[self.amp or "float32"].narrow
   self.scaler = amp.GradScaler{device = self.kind, enabled = narrow}
   self.autocast = {device_type = self.kind, enabled = false}
@@ -435,9 +451,10 @@ local function count_in_order(values, losses)
 end
 
 --- The loss and the metrics over the batches of a loader, in eval mode and without gradients;
---- of `ema`, where there is one. A batch's loss counts as often as it has samples. The mode of each module is as before afterwards. Several ranks
---- share the batches of an ordinary loader, so that each sample counts once; a model by
---- DistributedDataParallel has the first rank's buffers there, as its training passes do.
+--- of `ema`, where there is one. A batch's loss counts as often as it has samples. The mode of each
+--- module is as before afterwards. Several ranks share the batches of an ordinary loader, so that
+--- each sample counts once; a model by DistributedDataParallel has the first rank's buffers there,
+--- as its training passes do.
 ---@param loader table a DataLoader
 ---@param prefix? string put in front of each name, such as "valid_"
 ---@return table values {loss =, and each metric}
@@ -573,13 +590,24 @@ local function monitored(self, values)
   return self.monitor or values.valid_loss and "valid_loss" or "train_loss"
 end
 
+-- That value.
+local function compared(self, values)
+  local name = monitored(self, values)
+  return values[name] or caller.raise("Trainer: monitor is '%s', which no epoch has", name)
+end
+
+-- The schedule's step behind an epoch; ReduceLROnPlateau takes the value by which epochs are
+-- compared, or the loss, where it waits for a smaller value and the trainer for a larger one.
+local function step_by_epoch(self, values)
+  local schedule = self.schedule
+  if not is_plateau(schedule) then return schedule:step() end
+  schedule:step(mode_of(schedule) == self.mode and compared(self, values)
+    or values.valid_loss or values.train_loss)
+end
+
 -- Compares the epoch with the best one, which is saved: -> whether to go on.
 local function check_improvement(self, values)
-  local name = monitored(self, values)
-  local value, best = values[name], self.best_value
-  if value == nil then
-    caller.raise("Trainer: monitor is '%s', which no epoch has", name)
-  end
+  local value, best = compared(self, values), self.best_value
   local better = value == value and (not best
     or self.mode == "min" and value < best or self.mode == "max" and value > best)
   self.stalled = better and 0 or self.stalled + 1
@@ -654,9 +682,7 @@ local function one_epoch(self, o)
   self.history[self.epoch] = values
   if self.log then self.log:epoch(self.steps, values) end
   if self.schedule and self.schedule_every == "epoch" and steps > skipped then
-    -- ReduceLROnPlateau takes the value that it monitors
-    self.schedule:step(self.schedule.num_bad_epochs and (values.valid_loss or values.train_loss)
-      or nil)
+    step_by_epoch(self, values)
   end
   if self.verbose then show(self, values) end
   local goes_on = check_improvement(self, values)
