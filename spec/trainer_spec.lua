@@ -405,6 +405,41 @@ describe("Trainer", function()
     os.remove(path)
   end)
 
+  it("goes on behind the last step after an error, by fit and from a file saved then", function()
+    local path = os.tmpname()
+    -- 7 batches: steps of 3, 3 and 1; fails at forward pass number `at`
+    local function begin(at, resume)
+      dm.manual_seed(1)
+      local set = data.TensorDataset(dm.randn(14, 4), dm.randint(1, 3, {14}))
+      local model, passes = nn.Linear(4, 3), 0
+      return dm.Trainer{model = model, verbose = false, accumulate = 3, resume = resume,
+        optimizer = optim.Adam(model:parameters(), {lr = 0.1}),
+        forward = function(net, x, y)
+          passes = passes + 1
+          if passes == at then error "lost" end
+          return nn.functional.cross_entropy(net(x), y)
+        end}, {train = data.DataLoader(set, {batch_size = 2, shuffle = true}), epochs = 2}
+    end
+    local whole, run = begin()
+    whole:fit(run)
+    local function check(trainer, what)
+      assert.equal(6, trainer.steps, what)
+      assert.equal(2, #trainer.history, what)
+      assert.is_true(dm.equal(whole.model.weight.data, trainer.model.weight.data), what)
+    end
+    for at = 1, 14 do
+      local trainer, again = begin(at)
+      assert.error_matches(function() trainer:fit(again) end, "lost")
+      trainer:save(path)
+      local resumed, rest = begin(nil, path)
+      resumed:fit(rest)
+      check(resumed, "from a file, " .. at)
+      trainer:fit(again)
+      check(trainer, "by fit, " .. at)
+    end
+    os.remove(path)
+  end)
+
   it("launches captured steps on a GPU, to the same bits", function()
     if device ~= "cuda" then return pending "wants a CUDA device" end
     for _, dtype in ipairs{"float32", "float16"} do

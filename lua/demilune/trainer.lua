@@ -17,7 +17,7 @@ local caller = require "demilune.caller"
 local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
 local amp = require "demilune.amp"
-local finish_step = require "demilune.amp.step".finish
+local amp_step = require "demilune.amp.step"
 local cuda = require "demilune.cuda"
 local metrics = require "demilune.metrics"
 local dist = require "demilune.distributed"
@@ -287,8 +287,8 @@ end
 
 -- ---- an epoch ----
 
--- The number of batches in the step that batch i belongs to: the last step of an epoch may have
--- fewer than `accumulate`.
+-- The number of batches in the step that batch i of so many belongs to: the last step of an epoch
+-- may have fewer than `accumulate`.
 local function group_size(self, i, total)
   local rest = total and total % self.accumulate or 0
   return rest > 0 and i > total - rest and rest or self.accumulate
@@ -380,9 +380,15 @@ local function step_shards(self, values, group, ...)
   self.passes = self.passes + 1
   if self.passes < group then return false, loss end
   self.passes = 0
-  finish_step{optimizers = {self.optimizer}, max_norm = self.clip,
+  amp_step.finish{optimizers = {self.optimizer}, max_norm = self.clip,
     scaler = self.scaler:is_enabled() and self.scaler or nil}
   return true, loss
+end
+
+-- Where a DataLoader stands, to which an error behind this step returns; others are asked when the
+-- state is saved.
+local function position_of(loader)
+  return loader.class == "DataLoader" and loader:state_dict() or nil
 end
 
 -- -> whether a step was done.
@@ -392,7 +398,7 @@ local function train_batch(self, values, group, x, y, ...)
   local stepped, loss = run(self, values, group, x, y, ...)
   if self.log then self.log:batch(#x) end
   if stepped then
-    self.steps = self.steps + 1
+    self.steps, self.position = self.steps + 1, position_of(self.train_loader)
     self.is_common = average(self.model, false)
     if self.ema then self.ema:update_parameters(self.model) end
     if self.log then self.log:step(self, loss) end
@@ -409,11 +415,13 @@ local function train_epoch(self, loader, epochs)
   local values, total, n = start_metrics(self), loader.len and loader:len() or nil, 0
   if self.log then self.log:begin() end
   begin_steps(self)
-  self.is_amid, self.passes = true, 0
+  self.position, self.is_amid, self.passes = position_of(loader), true, 0
+  local first
   local batches = self.verbose and progress or function(over) return over:iter() end
   for i, x, y, z in batches(loader, {desc = ("epoch %d/%d"):format(self.epoch, epochs)}) do
-    local stepped = train_batch(self, values, group_size(self, i, total),
-      moved(self.device, x, y, z))
+    first = first or i
+    local group = group_size(self, i - first + 1, total and total - first + 1)
+    local stepped = train_batch(self, values, group, moved(self.device, x, y, z))
     n = n + 1
     if self.verbose then
       progress.set{samples = #x, loss = i % 10 == 1 and values.loss:compute() or nil}
@@ -526,9 +534,10 @@ end
 
 -- The loader's state, with its position in samples of the whole, which any number of ranks and any
 -- size of batches has.
-local function loader_state(loader)
+local function loader_state(self)
+  local loader = self.train_loader
   if not (loader and loader.state_dict) then return nil end
-  local state, each = loader:state_dict(), samples_a_batch(loader)
+  local state, each = self.is_amid and self.position or loader:state_dict(), samples_a_batch(loader)
   state.samples = each and state.position * each
   return state
 end
@@ -542,9 +551,23 @@ local function set_loader(loader, state)
   loader:load_state_dict(state)
 end
 
+-- The counts of the epoch that runs, for the one that does the rest of it.
+local function steps_before(self)
+  if not self.is_amid then return nil end
+  local steps, skipped = steps_of_epoch(self)
+  return {steps = steps, skipped = skipped}
+end
+
+-- Goes back behind the last step of an epoch that an error has ended.
+local function recover(self)
+  if not self.is_amid then return end
+  self.loader_state, self.before = self.position and loader_state(self), steps_before(self)
+  self.epoch, self.is_amid = self.epoch - 1, false
+end
+
 --- Writes the whole state to one file (dm.save): model, optimizer, schedule, scaler, loader,
 --- random numbers and history. Saved amid an epoch (in on_step, or after an error), the epoch is
---- not done: fit goes on with the batches that are left of it, of which its values then tell. Of
+--- not done: fit goes on with the batches behind the last step, of which its values then tell. Of
 --- several ranks each writes a part, and any number of ranks goes on from it. Raises where the file
 --- cannot be written, on all ranks.
 ---@param path string
@@ -553,15 +576,12 @@ function Trainer:save(path)
   local done = self.is_amid and self.epoch - 1 or self.epoch
   local state = {epoch = done, steps = self.steps, history = self.history,
     best_value = self.best_value, stalled = self.stalled, rng = generators(self)}
-  if self.is_amid then
-    local steps, skipped = steps_of_epoch(self)
-    state.before = {steps = steps, skipped = skipped}
-  end
+  state.before = steps_before(self)
   for _, name in ipairs(PARTS) do
     local part = part_of(self, name)
     state[name] = part and (part.sharded_state_dict or part.state_dict)(part)
   end
-  state.loader = loader_state(self.train_loader)
+  state.loader = loader_state(self)
   call_back(self, "on_save_checkpoint", state)
   write(path, state)
   return true
@@ -579,7 +599,7 @@ function Trainer:load(path)
   end
   self.epoch, self.steps, self.history = state.epoch, state.steps, state.history
   self.best_value, self.stalled = state.best_value, state.stalled
-  self.loader_state, self.before = state.loader, state.before
+  self.loader_state, self.before, self.is_amid = state.loader, state.before, false
   set_generator(self, state.rng.seed and {state.rng} or state.rng)
 end
 
@@ -743,7 +763,7 @@ local bind_fit = options.signature("Trainer:fit",
   "*, train: table, valid?: table, epochs: integer = 1")
 
 --- Trains up to epoch `epochs`, counted from the first; a resumed training does those that
---- are left.
+--- are left. After an error amid an epoch the next call goes on behind the last step.
 ---@overload fun(self, opts: {train: table, valid: table?, epochs: integer?}): table
 ---@return table history of each epoch {epoch =, lr =, train_loss =, valid_loss =, each metric}
 function Trainer:fit(...)
@@ -753,6 +773,7 @@ function Trainer:fit(...)
   check_monitor(self, o.valid ~= nil)
   check_shards(self, o)
   warn_of_ranks(self, o.train)
+  recover(self)
   self.train_loader = o.train
   if self.loader_state and o.train.load_state_dict then
     set_loader(o.train, self.loader_state)
@@ -765,6 +786,7 @@ function Trainer:fit(...)
   self.stopped = false
   call_back(self, "on_fit_begin")
   self.optimizer:zero_grad()
+  amp_step.forget(self.optimizer)
   local from = self.epoch
   while self.epoch < o.epochs and one_epoch(self, o) do end
   if self.epoch > from then warn_of_no_best(self) end

@@ -62,6 +62,9 @@ function step.finish(o)
   return norm
 end
 
+-- The next call with that optimizer begins a group of passes, whatever the last one left behind.
+function step.forget(optimizer) passes[optimizer] = nil end
+
 --- amp.step{loss = , optimizer = , scaler = , max_norm = , accumulate = ,
 --- parameters = }: backward from the loss, and the step. optimizer: one, or an
 --- array that the loss reaches. scaler: nil, or one that is off (bfloat16), is
