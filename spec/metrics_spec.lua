@@ -22,6 +22,25 @@ describe("metrics", function()
     assert.equal("Accuracy(1.0)", tostring(one))
   end)
 
+  it("takes scores with the classes in any dim, and refuses those of another shape", function()
+    -- two samples, two classes, two positions: decided 1 2 and 2 2 along dim 2
+    local planes = dm.tensor{{{0.9, 0.1}, {0.2, 0.3}}, {{0.1, 0.3}, {0.5, 0.4}}}
+    local labels = ids{{1, 1}, {2, 2}}
+    assert.equal(3 / 4, metrics.Accuracy{dim = 2}:update(planes, labels):compute())
+    assert.equal(1, metrics.Accuracy{top_k = 2, dim = 2}:update(planes, labels):compute())
+    local m = metrics.ConfusionMatrix{num_classes = 2, dim = 2}:update(planes, labels)
+    assert.same({{1, 1}, {0, 2}}, m:compute():totable())
+    m = metrics.Recall{num_classes = 2, average = "none", dim = -2}:update(planes, labels)
+    assert.same({0.5, 1}, m:compute())
+    -- as many numbers as labels, which says nothing
+    local image = dm.zeros(2, 3, 5, 3)
+    for _, metric in ipairs{metrics.Accuracy(), metrics.Accuracy{top_k = 2},
+      metrics.F1Score{num_classes = 3}} do
+      assert.error_matches(function() metric:update(image, dm.ones(2, 5, 3):long()) end,
+        "for labels {2, 5, 3}, .*; hint: dim = 2 for scores %(N, C, ...%), here it is %-1")
+    end
+  end)
+
   it("ConfusionMatrix, as a tensor and as a table", function()
     local m = metrics.ConfusionMatrix{num_classes = 3, names = {"cat", "dog", "horse"}}
     m:update(scores, y):update(ids{1}, ids{1})

@@ -86,15 +86,32 @@ local function check_tensor(name, what, x)
   end
 end
 
--- The classes (N) that are meant: of scores (N, C) the best, of anything else itself.
-local function decided(name, scores, y)
+local function refuse_shapes(name, scores, y, hint)
+  caller.raise("%s: %s for labels %s, wanted scores (N, C) or classes (N) for labels (N)%s", name,
+    tostring(scores.shape), tostring(y.shape), hint or "")
+end
+
+-- Raises unless scores have the labels' shape but for the classes' dim.
+local function check_scores(name, scores, y, dim)
+  local shape = table.move(scores.shape, 1, scores:dim(), 1, {})
+  table.remove(shape, dim < 0 and #shape + 1 + dim or dim)
+  for i, n in ipairs(shape) do
+    if y:size(i) ~= n then
+      refuse_shapes(name, scores, y, #shape > 1
+        and ("; hint: dim = 2 for scores (N, C, ...), here it is %d"):format(dim))
+    end
+  end
+end
+
+-- The classes (N) that are meant: of scores the best along dim, of anything else itself.
+local function decided(name, scores, y, dim)
   check_tensor(name, "the first argument", scores)
   check_tensor(name, "the labels", y)
-  if scores:dim() == y:dim() + 1 then scores = scores:argmax(-1) end
-  if scores:numel() ~= y:numel() then
-    caller.raise("%s: %s for labels %s, wanted scores (N, C) or classes (N) for labels (N)", name,
-      tostring(scores.shape), tostring(y.shape))
+  if scores:dim() == y:dim() + 1 then
+    check_scores(name, scores, y, dim)
+    scores = scores:argmax(dim)
   end
+  if scores:numel() ~= y:numel() then refuse_shapes(name, scores, y) end
   return scores:reshape(-1), y:reshape(-1)
 end
 
@@ -146,20 +163,22 @@ end
 
 -- ---- Accuracy ----
 
--- {top_k = 1}: the share of labels among the k best scores.
-local Accuracy = class("Accuracy", "top_k: integer = 1", {"right", "total"}, function(self, o)
-  if o.top_k < 1 then
-    caller.raise("Accuracy: top_k is %s, wanted a whole number from 1 up", tostring(o.top_k))
-  end
-  self.top_k = o.top_k
-end)
+-- {top_k = 1}: the share of labels among the k best scores; dim: where the classes are.
+local Accuracy = class("Accuracy", "top_k: integer = 1, *, dim: integer = -1", {"right", "total"},
+  function(self, o)
+    if o.top_k < 1 then
+      caller.raise("Accuracy: top_k is %s, wanted a whole number from 1 up", tostring(o.top_k))
+    end
+    self.top_k, self.dim = o.top_k, o.dim
+  end)
 function Accuracy:start() self.right, self.total = nil, 0 end
 
---- scores (N, C), or with top_k = 1 also classes (N); y (N).
+--- scores (..., C), or with top_k = 1 also classes (...); y (...). With dim = 2 scores are
+--- (N, C, ...), as cross_entropy takes them.
 Accuracy.update = silently(function(self, scores, y)
   local hits
   if self.top_k == 1 then
-    scores, y = decided("Accuracy", scores, y)
+    scores, y = decided("Accuracy", scores, y, self.dim)
     hits = scores:eq(y)
   else
     check_tensor("Accuracy", "the scores", scores)
@@ -168,8 +187,9 @@ Accuracy.update = silently(function(self, scores, y)
       caller.raise("Accuracy: scores %s for labels %s, wanted (N, C) for (N)",
         tostring(scores.shape), tostring(y.shape))
     end
-    local _, best = scores:topk(math.min(self.top_k, scores:size(-1)), -1)
-    hits = best:eq(y:unsqueeze(-1))
+    check_scores("Accuracy", scores, y, self.dim)
+    local _, best = scores:topk(math.min(self.top_k, scores:size(self.dim)), self.dim)
+    hits = best:eq(y:unsqueeze(self.dim))
   end
   counts(self, "right", y, {}):add_(hits:sum())
   self.total = self.total + y:numel()
@@ -197,7 +217,7 @@ local function confusion_start(self) self.matrix = nil end
 local function confusion_update(name)
   return silently(function(self, scores, y)
     local n = self.num_classes
-    scores, y = decided(name, scores, y)
+    scores, y = decided(name, scores, y, self.dim)
     -- each looked up, so that one out of range is refused with its value and position
     local on = {dtype = "int64", device = y.device}
     local row = core.arange(0, n * (n - 1), n, on):index_select(1, y:long())
@@ -217,11 +237,12 @@ local function rows_of(self)
   return rows
 end
 
--- {num_classes =, names = {"cat", ...}}
-local Confusion = class("ConfusionMatrix", "num_classes: integer, *, names?: list", {"matrix"},
+-- {num_classes =, names = {"cat", ...}}; dim: where the classes are.
+local Confusion = class("ConfusionMatrix",
+  "num_classes: integer, *, names?: list, dim: integer = -1", {"matrix"},
   confusion_init "ConfusionMatrix")
 Confusion.start = confusion_start
---- scores (N, C) or classes (N); labels y (N).
+--- scores (..., C) or classes (...); labels y (...). With dim = 2 scores are (N, C, ...).
 Confusion.update = confusion_update "ConfusionMatrix"
 
 --- int64 (truth, decision).
@@ -277,7 +298,7 @@ end
 local function of_classes(name, share)
   local init = confusion_init(name)
   local c = class(name, [[num_classes: integer,
-    average: 'macro'|'micro'|'weighted'|'none' = 'macro']], {"matrix"}, init)
+    average: 'macro'|'micro'|'weighted'|'none' = 'macro', *, dim: integer = -1]], {"matrix"}, init)
   c.start, c.update = confusion_start, confusion_update(name)
 
   local function safe(...)
