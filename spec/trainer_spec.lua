@@ -405,6 +405,33 @@ describe("Trainer", function()
     os.remove(path)
   end)
 
+  it("steps with a short last group of a stream, whose length nobody knows", function()
+    dm.manual_seed(1)
+    local x, y = dm.randn(10, 4):double(), dm.randint(1, 3, {10})
+    local set = data.TensorDataset(x, y)
+    local stream = {iter = function()
+      local i = 0
+      return function()
+        i = i + 1
+        if i <= 10 then return x[i], y[i] end
+      end
+    end}
+    local function trained(source, clip)
+      dm.manual_seed(2)
+      local model = nn.Linear(4, 3):double()
+      local trainer = dm.Trainer{model = model, loss = nn.CrossEntropyLoss(), verbose = false,
+        accumulate = 4, clip = clip, optimizer = optim.SGD(model:parameters(), {lr = 0.1})}
+      trainer:fit{train = data.DataLoader(source, {batch_size = 2}), epochs = 3}
+      return model, trainer
+    end
+    for _, clip in ipairs{1e9, 0.1} do
+      local known = trained(set, clip)
+      local unknown, trainer = trained(stream, clip)
+      assert.equal(6, trainer.steps) -- four batches and one, in each epoch
+      assert.is_true(dm.allclose(known.weight, unknown.weight, {rtol = 1e-12}))
+    end
+  end)
+
   it("goes on behind the last step after an error, by fit and from a file saved then", function()
     local path = os.tmpname()
     -- 7 batches: steps of 3, 3 and 1; fails at forward pass number `at`

@@ -391,23 +391,46 @@ local function position_of(loader)
   return loader.class == "DataLoader" and loader:state_dict() or nil
 end
 
+-- What comes behind a step, after which the loader stands at that position.
+local function count_step(self, loss, position)
+  self.steps, self.position = self.steps + 1, position
+  self.is_common = average(self.model, false)
+  if self.ema then self.ema:update_parameters(self.model) end
+  if self.log then self.log:step(self, loss) end
+  if self.schedule and self.schedule_every == "step" and is_done(self) then
+    self.schedule:step()
+  end
+  call_back(self, "on_step", self.steps, loss)
+end
+
 -- -> whether a step was done.
 local function train_batch(self, values, group, x, y, ...)
   local _ <close> = core.scope()
   local run = self.shards and step_shards or step_batch
   local stepped, loss = run(self, values, group, x, y, ...)
   if self.log then self.log:batch(#x) end
-  if stepped then
-    self.steps, self.position = self.steps + 1, position_of(self.train_loader)
-    self.is_common = average(self.model, false)
-    if self.ema then self.ema:update_parameters(self.model) end
-    if self.log then self.log:step(self, loss) end
-    if self.schedule and self.schedule_every == "step" and is_done(self) then
-      self.schedule:step()
-    end
-    call_back(self, "on_step", self.steps, loss)
-  end
+  local position = position_of(self.train_loader)
+  self.pending = not stepped and {loss = core.keep(loss:detach()), position = position} or nil
+  if stepped then count_step(self, loss, position) end
   return stepped
+end
+
+-- Steps with the gradients of a last group of n batches that was to have more: their number was
+-- not known. Several ranks, which average gradients in a group's last pass, leave them to the next
+-- epoch.
+local function step_rest(self, n)
+  local pending = self.pending
+  if not pending or n_ranks() > 1 then return end
+  for _, group in ipairs(self.optimizer.param_groups) do
+    for _, p in ipairs(group.params) do
+      if p.grad then p.grad:mul_(self.accumulate / n) end
+    end
+  end
+  amp_step.forget(self.optimizer)
+  amp_step.finish{optimizers = {self.optimizer}, max_norm = self.clip,
+    scaler = self.scaler:is_enabled() and self.scaler or nil}
+  self.pending = nil
+  count_step(self, pending.loss, pending.position)
 end
 
 -- -> the values, and how many batches there were: none where only the epoch's end was left.
@@ -416,13 +439,14 @@ local function train_epoch(self, loader, epochs)
   if self.log then self.log:begin() end
   begin_steps(self)
   self.position, self.is_amid, self.passes = position_of(loader), true, 0
-  local first
+  self.pending = nil
+  local first, waiting = nil, 0
   local batches = self.verbose and progress or function(over) return over:iter() end
   for i, x, y, z in batches(loader, {desc = ("epoch %d/%d"):format(self.epoch, epochs)}) do
     first = first or i
     local group = group_size(self, i - first + 1, total and total - first + 1)
     local stepped = train_batch(self, values, group, moved(self.device, x, y, z))
-    n = n + 1
+    n, waiting = n + 1, stepped and 0 or waiting + 1
     if self.verbose then
       progress.set{samples = #x, loss = i % 10 == 1 and values.loss:compute() or nil}
     end
@@ -431,6 +455,7 @@ local function train_epoch(self, loader, epochs)
       break
     end
   end
+  step_rest(self, waiting)
   self.is_amid = false
   return compute_metrics(self, values, "train_", {}), n
 end
