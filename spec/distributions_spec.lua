@@ -141,6 +141,148 @@ describe("MixtureSameFamily", function()
   end)
 end)
 
+local T = D.transforms
+
+local function near(want, got, tolerance)
+  local list = got:reshape(-1):totable()
+  assert.equal(#want, #list)
+  for i, v in ipairs(want) do assert.near(v, list[i], tolerance or 1e-12) end
+end
+
+describe("TransformedDistribution", function()
+  it("of compositions is the distribution of that name, gradients too", function()
+    local a, b = t{0.3, -1}:requires_grad_(), t{0.5, 2}:requires_grad_()
+    local value, share = t{{0.2, 3}, {1, 0.7}}, t{{0.2}, {0.9}}
+    for _, pair in ipairs{
+      {D.TransformedDistribution(D.Normal(a, b), T.ExpTransform()), D.LogNormal(a, b)},
+      {D.TransformedDistribution(D.Normal(0, t{1, 1}), {T.AffineTransform(a, b),
+        T.ExpTransform()}), D.LogNormal(a, b)},
+      {D.TransformedDistribution(D.Exponential(t{1, 1}), {T.PowerTransform(1 / b),
+        T.AffineTransform(0, 2)}), D.Weibull(2, b)},
+      {D.TransformedDistribution(D.Exponential(t{1, 1}), {T.ExpTransform().inv,
+        T.AffineTransform(a, -b)}), D.Gumbel(a, b)}, -- falls, so that cdf turns
+    } do
+      local function results(d) return {d:log_prob(value), d:cdf(value), d:icdf(share)} end
+      local got, want = results(pair[1]), results(pair[2])
+      for i = 1, 3 do
+        near(want[i]:reshape(-1):totable(), got[i])
+        local function slope(x) return dm.autograd.grad(x:sum(), b, {retain_graph = true}) end
+        near(slope(want[i]):totable(), slope(got[i]))
+      end
+    end
+  end)
+
+  it("squashes a Gaussian, with PyTorch's log_prob and gradients", function()
+    local loc, scale = t{0.5, -1}:requires_grad_(), t{0.7, 1.2}:requires_grad_()
+    local d = D.Independent(D.TransformedDistribution(D.Normal(loc, scale), T.TanhTransform()), 1)
+    local p = d:log_prob(t{0.3, -0.9})
+    near({-0.022932555167769}, p)
+    p:backward()
+    near({-0.388735501626303, -0.327930201099459}, loc.grad)
+    near({-1.32279072541417, -0.704287473181576}, scale.grad)
+    dm.manual_seed(1)
+    assert.is_true(d:rsample{3}.requires_grad)
+    -- tanh(60) is 1: the number drawn is kept, and is finite
+    local far = D.TransformedDistribution(D.Normal(t{60}, 1), T.TanhTransform{cache_size = 1})
+    local x = far:sample()
+    assert.equal(1, x:item())
+    assert.is_true(far:log_prob(x):isfinite():all():item())
+  end)
+
+  it("widens its base, and counts dims of events", function()
+    local d = D.TransformedDistribution(D.Normal(0, 1), T.AffineTransform(t{{1}, {2}}, t{1, 2, 3}))
+    assert.same({2, 3}, d.batch_shape)
+    assert.same({4, 2, 3}, d:sample(4).shape)
+    d = D.TransformedDistribution(D.Normal(dm.zeros(2, 3, f64), 1), T.StickBreakingTransform())
+    assert.same({2}, d.batch_shape)
+    assert.same({4}, d.event_shape)
+    near({2.47403105914956, 2.47403105914956}, d:log_prob(t{0.1, 0.2, 0.3, 0.4}))
+    assert.same({5, 2}, d:log_prob(d:expand{5, 2}:sample()).shape)
+    d = D.TransformedDistribution(D.Normal(dm.zeros(6), 1), {T.ReshapeTransform({6}, {2, 3})})
+    assert.same({2, 3}, d.event_shape)
+    assert.same({}, d:log_prob(dm.zeros(2, 3)).shape)
+    assert.is_false(D.TransformedDistribution(D.Poisson(1), {}).has_rsample)
+    assert.equal("bfloat16", D.TransformedDistribution(D.Exponential(dm.ones(1):bfloat16()),
+      T.ExpTransform()):sample().dtype)
+    assert.equal("float64", D.TransformedDistribution(D.Normal(0, 1), T.AffineTransform(t{1}, 1))
+      :sample().dtype)
+  end)
+
+  it("says what is wrong", function()
+    local squashed = D.TransformedDistribution(D.Normal(0, 1), T.TanhTransform())
+    assert.refuses("log_prob: the value has 2, wanted a number from %-1 to 1", function()
+      squashed:log_prob(2)
+    end)
+    assert.refuses("transforms is .*, wanted a transform or a list of transforms", function()
+      D.TransformedDistribution(D.Normal(0, 1), {1})
+    end)
+    assert.refuses("of 0 dims together, wanted the 1 or more", function()
+      D.TransformedDistribution(D.Normal(0, 1), T.StickBreakingTransform())
+    end)
+    assert.refuses("AbsTransform:log_abs_det_jacobian: it is not bijective", function()
+      D.TransformedDistribution(D.Normal(0, 1), T.AbsTransform()):log_prob(1)
+    end)
+    assert.refuses("TransformedDistribution has no 'mean'", function() return squashed.mean end)
+    assert.refuses("ReshapeTransform: in_shape {6} has 6 elements, out_shape {4} has 4", function()
+      T.ReshapeTransform(6, 4)
+    end)
+    assert.refuses("ExpTransform has no 'invers'", function() return T.ExpTransform().invers end)
+    assert.refuses("cache_size is 2, wanted 0 or 1", function()
+      T.ExpTransform{cache_size = 2}
+    end)
+  end)
+end)
+
+describe("transforms", function()
+  local function all()
+    return {T.ExpTransform(), T.AffineTransform(0.5, -2), T.SigmoidTransform(), T.TanhTransform(),
+      T.SoftplusTransform(), T.PowerTransform(-1.5), T.StickBreakingTransform(),
+      T.IndependentTransform(T.ExpTransform(), 1), T.ReshapeTransform({3}, {1, 3}),
+      T.ComposeTransform{T.ExpTransform(), T.StickBreakingTransform()},
+      T.ComposeTransform{}}
+  end
+
+  it("have an inverse, the log of their slope, and PyTorch's shapes", function()
+    local x = t{{0.3, 1.4, 0.7}, {2, 0.1, 1}}
+    for _, f in ipairs(all()) do
+      local y = f(x)
+      near(x:reshape(-1):totable(), f.inv(y), 1e-9)
+      assert.is_true(f.inv.inv == f)
+      assert.same(y.shape, f:forward_shape(x.shape))
+      assert.same(x.shape, f:inverse_shape(y.shape))
+      assert.is_true(f.domain:check(x):all():item() and f.codomain:check(y):all():item())
+      local slope = f:log_abs_det_jacobian(x, y)
+      near((-slope):reshape(-1):totable(), f.inv:log_abs_det_jacobian(y, x), 1e-9)
+      -- the jacobian of one row of three, without the share that the others leave
+      local jacobian = dm.func.jacrev(function(v)
+        local out = f(v)
+        return out:reshape(-1):narrow(1, 1, 3)
+      end)(x[1])
+      assert.near(jacobian:det():abs():log():item(), slope[1]:sum():item(), 1e-9, tostring(f))
+    end
+  end)
+
+  it("keep the last number with {cache_size = 1}, and know their likes", function()
+    local f, x = T.TanhTransform{cache_size = 1}, t{30}
+    assert.is_true(rawequal(x, f.inv(f(x))))
+    assert.equal(math.huge, T.TanhTransform().inv(T.TanhTransform()(x)):item())
+    assert.is_true(T.ComposeTransform{T.AffineTransform(1, t{2}), T.ExpTransform().inv}
+      == T.ComposeTransform{T.AffineTransform(1, t{2}), T.ExpTransform().inv})
+    assert.is_false(T.PowerTransform(2) == T.PowerTransform(3))
+    assert.is_true(T.ComposeTransform{T.AffineTransform(0, -1), T.TanhTransform()}.sign == -1)
+  end)
+
+  it("that lose something have an inverse that gives one of the numbers", function()
+    local x = t{{0.5, -2}, {1, 3}}
+    near({0.5, 2, 1, 3}, T.AbsTransform()(x))
+    local lower = T.LowerCholeskyTransform()
+    near({0.5, 0, 1, 3}, lower.inv(lower(x)))
+    local shares = T.SoftmaxTransform()(x)
+    near(shares:reshape(-1):totable(), T.SoftmaxTransform()(T.SoftmaxTransform().inv(shares)))
+    assert.is_false(T.AbsTransform().bijective)
+  end)
+end)
+
 describe("draws of", function()
   local n = 20000
   for name in pairs(examples()) do

@@ -153,6 +153,12 @@ local WANTED = {
     NegativeBinomial Normal OneHotCategorical OneHotCategoricalStraightThrough Pareto
     RelaxedBernoulli RelaxedOneHotCategorical StudentT Poisson Uniform VonMises Weibull Wishart
     TransformedDistribution biject_to constraints kl_divergence register_kl transform_to]],
+  ["dm.distributions.transforms"] = [[
+    AbsTransform AffineTransform CatTransform ComposeTransform CorrCholeskyTransform
+    CumulativeDistributionTransform ExpTransform IndependentTransform LowerCholeskyTransform
+    PositiveDefiniteTransform PowerTransform ReshapeTransform SigmoidTransform SoftplusTransform
+    TanhTransform SoftmaxTransform StackTransform StickBreakingTransform Transform
+    identity_transform]],
   ["dm.func"] = [[
     debug_unwrap functional_call functionalize grad grad_and_value hessian jacfwd jacrev jvp
     linearize rearrange replace_all_batch_norm_modules_ stack_module_state vjp vmap]],
@@ -271,9 +277,14 @@ local ABSENT = {
     ["dm.nn"] = [[
       UninitializedBuffer UninitializedParameter]],
   },
-  ["is_distribution tells a distribution; changes of variables are written out"] = {
+  ["is_distribution tells a distribution; transforms are named"] = {
     ["dm.distributions"] = [[
-      Distribution ExponentialFamily TransformedDistribution biject_to transform_to]],
+      Distribution ExponentialFamily biject_to transform_to]],
+  },
+  ["matrices of random correlations, and volumes that no training here asks for"] = {
+    ["dm.distributions.transforms"] = [[
+      CatTransform CorrCholeskyTransform CumulativeDistributionTransform PositiveDefiniteTransform
+      StackTransform Transform identity_transform]],
   },
   ["vmap runs f slice by slice on plain tensors: nothing to unwrap or replace"] = {
     ["dm.func"] = [[

@@ -44,6 +44,7 @@ local MODULES = {
   transforms = dm.transforms, ["transforms.functional"] = dm.transforms.functional,
   models = dm.models, metrics = dm.metrics, text = dm.text, profiler = dm.profiler,
   linalg = dm.linalg, fft = dm.fft, distributions = dm.distributions, func = dm.func,
+  ["distributions.transforms"] = dm.distributions.transforms,
   distributed = dm.distributed, ["distributed.nn"] = dm.distributed.nn,
 }
 -- Names that their modules load when they are asked for.
@@ -101,7 +102,7 @@ for name in ([[nn.init.fans nn.utils.rnn.is_packed nn.utils.rnn.PackedSequence
   amp.get_autocast_dtype amp.set_autocast_dtype amp.is_autocast_cache_enabled
   amp.set_autocast_cache_enabled amp.clear_autocast_cache amp.cast_count amp.op_table
   autograd.is_function data.is_file autograd.is_anomaly_enabled distributions.is_distribution
-  autograd.is_anomaly_check_nan_enabled
+  distributions.transforms.is_transform autograd.is_anomaly_check_nan_enabled
   data.default_collate data.read_npy data.write_npy data.read_npz data.write_npz
   transforms.declare transforms.is_callable text.ByteTokenizer text.CharTokenizer
   text.GPT2Tokenizer distributed.device distributed.get_node_local_rank

@@ -36,6 +36,12 @@ function distribution.join(...)
 end
 local join = distribution.join
 
+-- x, summed over its last n dims.
+function distribution.sum_last(x, n)
+  for _ = 1, n do x = x:sum(-1) end
+  return x
+end
+
 local function part(list, first, last) return table.move(list, first, last, 1, {}) end
 
 local function shown(shape) return "{" .. table.concat(shape, ", ") .. "}" end
@@ -250,8 +256,14 @@ function METHODS:icdf(value)
   return fn(self, checked_value(self, "icdf", value))
 end
 
--- Draws of 16-bit parameters are made of float32's uniform numbers.
+-- Draws of 16-bit parameters are made of float32's uniform numbers; those of transforms have the
+-- dtype that these gave them.
 local function rounded(self, x)
+  local base = self
+  while base do
+    if rawget(base, "transforms") then return x end
+    base = rawget(base, "base_dist")
+  end
   return x:is_floating_point() and x:to(like(self).dtype) or x
 end
 
@@ -299,6 +311,13 @@ function METHODS:enumerate_support(opts)
   return values:expand(join({values.shape[1]}, self.batch_shape, self.event_shape))
 end
 
+-- A distribution with the same fields.
+function distribution.copy(self)
+  local copy = {}
+  for key, value in next, self do copy[key] = value end
+  return setmetatable(copy, Meta)
+end
+
 --- The same distribution with a larger batch_shape, to which the own one broadcasts; its
 --- parameters are views.
 ---@param ... any the batch_shape: d:expand{3, 2}
@@ -310,8 +329,7 @@ function METHODS:expand(...)
       shown(self.batch_shape), shown(shape))
   end
   if class.parts.expand then return class.parts.expand(self, shape) end
-  local copy = {}
-  for key, value in pairs(self) do copy[key] = value end
+  local copy = distribution.copy(self)
   for _, name in ipairs(class.tensors) do
     local p, dims = copy[name], class.parameters[name].event_dim
     if p then
@@ -320,7 +338,7 @@ function METHODS:expand(...)
     end
   end
   copy.batch_shape = shape
-  return setmetatable(copy, Meta)
+  return copy
 end
 
 -- ---- random numbers for draws ----

@@ -9,8 +9,8 @@
 --   Normal LogNormal HalfNormal Laplace Cauchy HalfCauchy Gumbel Uniform Exponential Weibull Pareto
 --   Gamma InverseGamma Chi2 StudentT Beta Dirichlet
 --   Bernoulli Binomial NegativeBinomial Geometric Poisson Categorical OneHotCategorical Multinomial
---   MultivariateNormal Independent MixtureSameFamily
---   kl_divergence register_kl constraints is_distribution set_default_validate_args
+--   MultivariateNormal Independent MixtureSameFamily TransformedDistribution
+--   transforms kl_divergence register_kl constraints is_distribution set_default_validate_args
 --
 -- Arguments and values are checked unless {validate_args = false} is given.
 
@@ -18,10 +18,11 @@ local distribution = require "demilune.distributions.distribution"
 
 local distributions = {
   constraints = require "demilune.distributions.constraints",
+  transforms = require "demilune.distributions.transforms",
   is_distribution = distribution.is_distribution,
   set_default_validate_args = distribution.set_default_validate_args,
 }
-for _, family in ipairs{"continuous", "gamma", "discrete", "multivariate"} do
+for _, family in ipairs{"continuous", "gamma", "discrete", "multivariate", "transformed"} do
   for name, class in pairs(require("demilune.distributions." .. family)) do
     if type(class) == "table" then distributions[name] = class end
   end

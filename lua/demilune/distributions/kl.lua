@@ -166,9 +166,7 @@ register(multivariate.Independent, multivariate.Independent, function(p, q)
   if n ~= q.reinterpreted_batch_ndims then
     caller.raise("kl_divergence: Independents of %d and %d dims", n, q.reinterpreted_batch_ndims)
   end
-  local sum = kl.kl_divergence(p.base_dist, q.base_dist)
-  for _ = 1, n do sum = sum:sum(-1) end
-  return sum
+  return distribution.sum_last(kl.kl_divergence(p.base_dist, q.base_dist), n)
 end)
 
 -- ---- pairs of two classes ----

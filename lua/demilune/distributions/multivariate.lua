@@ -8,6 +8,7 @@ local discrete = require "demilune.distributions.discrete"
 local distribution = require "demilune.distributions.distribution"
 
 local class, join, part = distribution.class, distribution.join, distribution.part
+local sum_last = distribution.sum_last
 local LOG_2PI = math.log(2 * math.pi)
 
 local multivariate = {}
@@ -95,11 +96,6 @@ multivariate.MultivariateNormal = class{
     variance = function(self) return self._factor:square():sum(-1) end,
   },
 }
-
-local function sum_last(x, n)
-  for _ = 1, n do x = x:sum(-1) end
-  return x
-end
 
 -- A property of the base distribution.
 local function of_base(name) return function(self) return self.base_dist[name] end end

@@ -12,7 +12,8 @@ local docs = {}
 local MODULES = {"nn", "nn.functional", "nn.utils", "nn.init", "nn.parallel", "optim",
   "optim.lr_scheduler", "optim.swa_utils", "amp", "autograd", "data", "datasets", "transforms",
   "models", "metrics", "text", "cuda", "linalg", "fft", "special", "signal", "distributions",
-  "func", "profiler", "vision", "plot", "jupyter", "distributed", "distributed.nn"}
+  "distributions.transforms", "func", "profiler", "vision", "plot", "jupyter", "distributed",
+  "distributed.nn"}
 docs.modules = MODULES
 
 -- ---- ops ----

@@ -790,6 +790,12 @@ return {
     local d = dm.distributions.StudentT(4)   -- degrees of freedom
     d.variance  --> 2
     d:sample(3).shape  --> {3}]],
+  ["distributions.TransformedDistribution"] = [[
+    local D = dm.distributions
+    local d = D.TransformedDistribution(D.Normal(0, 1), D.transforms.TanhTransform{cache_size = 1})
+    local x = d:rsample()
+    d:log_prob(0)  --> -0.9189
+    d:cdf(0)  --> 0.5]],
   ["distributions.Uniform"] = [[
     local d = dm.distributions.Uniform(0, 4)
     d:cdf(1)  --> 0.25
@@ -816,6 +822,61 @@ return {
   ["distributions.set_default_validate_args"] = [[
     dm.distributions.set_default_validate_args(true)   -- false: faster, and unchecked
     pcall(dm.distributions.Normal, 0, -1)  --> false]],
+  ["distributions.transforms"] = [[
+    local T = dm.distributions.transforms
+    local t = T.SigmoidTransform().inv   -- log(x / (1 - x))
+    t.domain:check(dm.tensor{0.5, 2.0})  --> {true, false}]],
+  ["distributions.transforms.AbsTransform"] = [[
+    local t = dm.distributions.transforms.AbsTransform()
+    t(dm.tensor{-2.0, 3.0})  --> {2, 3}]],
+  ["distributions.transforms.AffineTransform"] = [[
+    local t = dm.distributions.transforms.AffineTransform(1, 2)   -- 1 + 2 x
+    t(dm.tensor{3.0})  --> {7}
+    t.inv(dm.tensor{7.0})  --> {3}]],
+  ["distributions.transforms.ComposeTransform"] = [[
+    local T = dm.distributions.transforms
+    local t = T.ComposeTransform{T.ExpTransform(), T.AffineTransform(1, 2)}   -- 1 + 2 e^x
+    t(dm.tensor{0.0})  --> {3}]],
+  ["distributions.transforms.ExpTransform"] = [[
+    local t = dm.distributions.transforms.ExpTransform()
+    local x = dm.tensor{0.0, 1.0}
+    t(x)  --> {1, 2.7183}
+    t:log_abs_det_jacobian(x, t(x))  --> {0, 1}]],
+  ["distributions.transforms.IndependentTransform"] = [[
+    local T = dm.distributions.transforms
+    local t = T.IndependentTransform(T.ExpTransform(), 1)   -- of vectors
+    local x = dm.tensor{1.0, 2.0}
+    t:log_abs_det_jacobian(x, t(x))  --> 3]],
+  ["distributions.transforms.LowerCholeskyTransform"] = [[
+    local t = dm.distributions.transforms.LowerCholeskyTransform()
+    t(dm.tensor{{0.0, 5.0}, {2.0, 0.0}})  --> {{1, 0}, {2, 1}}]],
+  ["distributions.transforms.PowerTransform"] = [[
+    local t = dm.distributions.transforms.PowerTransform(2)
+    t.inv(dm.tensor{9.0})  --> {3}]],
+  ["distributions.transforms.ReshapeTransform"] = [[
+    local t = dm.distributions.transforms.ReshapeTransform({4}, {2, 2})
+    t(dm.ones(3, 4)).shape  --> {3, 2, 2}]],
+  ["distributions.transforms.SigmoidTransform"] = [[
+    local t = dm.distributions.transforms.SigmoidTransform()
+    t(dm.tensor{0.0})  --> {0.5}
+    t.inv(dm.tensor{0.75})  --> {1.0986}]],
+  ["distributions.transforms.SoftmaxTransform"] = [[
+    local t = dm.distributions.transforms.SoftmaxTransform()
+    t(dm.tensor{1.0, 1.0})  --> {0.5, 0.5}]],
+  ["distributions.transforms.SoftplusTransform"] = [[
+    local t = dm.distributions.transforms.SoftplusTransform()
+    t(dm.tensor{0.0})  --> {0.6931}]],
+  ["distributions.transforms.StickBreakingTransform"] = [[
+    local t = dm.distributions.transforms.StickBreakingTransform()
+    t(dm.zeros(3))  --> {0.25, 0.25, 0.25, 0.25}]],
+  ["distributions.transforms.TanhTransform"] = [[
+    local t = dm.distributions.transforms.TanhTransform{cache_size = 1}
+    local x = dm.tensor{40.0}
+    t.inv(t(x))  --> {40}]],
+  ["distributions.transforms.is_transform"] = [[
+    local T = dm.distributions.transforms
+    T.is_transform(T.ExpTransform())  --> true
+    T.is_transform(dm.ones(1))  --> false]],
   ["fft.fftfreq"] = [[
     dm.fft.fftfreq(4)  --> {0, 0.25, -0.5, -0.25}
     dm.fft.fftfreq(4, {d = 0.25})  --> {0, 1, -2, -1}]],
