@@ -91,6 +91,12 @@ local function examples()
     Gumbel = D.Gumbel(t{0.5, -1}, 2), Weibull = D.Weibull(2, t{0.8, 3}),
     Pareto = D.Pareto(t{0.5, 2}, t{9, 12}), InverseGamma = D.InverseGamma(t{9, 12}, 2),
     NegativeBinomial = D.NegativeBinomial(t{0.5, 6}, 0.4),
+    Kumaraswamy = D.Kumaraswamy(t{0.5, 3}, 2), FisherSnedecor = D.FisherSnedecor(3, t{18, 30}),
+    GeneralizedPareto = D.GeneralizedPareto(1, 2, t{-0.5, 0, 0.1}),
+    ContinuousBernoulli = D.ContinuousBernoulli(t{0.02, 0.5, 0.9}),
+    OneHotCategoricalStraightThrough = D.OneHotCategoricalStraightThrough(t{{1, 2, 3}, {1, 2, 1}}),
+    LowRankMultivariateNormal = D.LowRankMultivariateNormal(t{{1, 2}, {3, 4}}, t{{1}, {-2}},
+      t{0.5, 1}),
     MixtureSameFamily = D.MixtureSameFamily(D.Categorical(t{{1, 3}, {2, 1}}),
       D.Independent(D.Normal(t{{-1, 2}, {0, 1}}:unsqueeze(-1):expand{2, 2, 3}, 0.5), 1)),
   }
@@ -296,7 +302,8 @@ describe("draws of", function()
       local square = (x - d.mean):square()
       off = (square:mean(1) - d.variance):abs() / (square:std(1) / math.sqrt(n) + 1e-12)
       assert.is_true(off:max():item() < 5, tostring(off))
-      if name == "Poisson" or name == "NegativeBinomial" or name == "MixtureSameFamily" then
+      if name == "Poisson" or name == "NegativeBinomial" or name == "MixtureSameFamily"
+        or name == "FisherSnedecor" then
         return -- which have none in PyTorch either
       end
       local log_prob = -d:log_prob(x)
@@ -316,6 +323,66 @@ describe("draws of", function()
         assert.is_true(math.abs(share - p) <= 5 * math.sqrt(p * (1 - p) / n))
       end
     end
+  end)
+
+  it("VonMises have the directions' mean and variance; log_prob is the density", function()
+    dm.manual_seed(7)
+    local d = D.VonMises(t{1, -3, 0.5}, t{0.3, 4, 1e4})
+    local x = d:sample(n)
+    assert.is_true(x:abs():le(math.pi + 1e-9):all():item())
+    local near_to = (x - d.loc):cos()
+    local off = ((near_to:mean(1) - (1 - d.variance)):abs() / (near_to:std(1) / math.sqrt(n)))
+    assert.is_true(off:max():item() < 5, tostring(off))
+    off = ((x - d.loc):sin():mean(1):abs() / ((x - d.loc):sin():std(1) / math.sqrt(n)))
+    assert.is_true(off:max():item() < 5, tostring(off))
+    -- by the function i0e; PyTorch's have an error of 1e-7
+    near({-1.596976986464275, -8.00867661108799, 3.686219152158354}, d:log_prob(t{0.5}))
+  end)
+
+  it("RelaxedBernoulli, RelaxedOneHotCategorical and LogisticNormal have log_prob's density",
+    function()
+      -- the mean of p(x) / q(x) over draws x of q is 1
+      dm.manual_seed(7)
+      local logits = t{{0.5, -1, 0.2}}
+      for _, pair in ipairs{
+        {D.RelaxedBernoulli(2, {logits = logits[1]}), D.Beta(t{1, 1, 1}, 1)},
+        {D.RelaxedOneHotCategorical(1.5, {logits = logits}), D.Dirichlet(t{{1, 1, 1}})},
+        {D.LogisticNormal(logits:narrow(-1, 1, 2), 1), D.Dirichlet(t{{1, 1, 1}})},
+      } do
+        local p, q = pair[1], pair[2]
+        local x, y = p:sample(n), q:sample(n)
+        local w = (p:log_prob(y) - q:log_prob(y)):exp()
+        local off = (w:mean(1) - 1):abs() / (w:std(1) / math.sqrt(n))
+        assert.is_true(off:max():item() < 5, tostring(off))
+        -- and that of x^2 p(x) / q(x) is the mean of x^2 over draws of p
+        if #p.event_shape > 0 then w = w:unsqueeze(-1) end
+        local drawn, weighed = x:square(), y:square() * w
+        off = (drawn:mean(1) - weighed:mean(1)):abs()
+          / ((drawn:var(1) + weighed:var(1)) / n):sqrt()
+        assert.is_true(off:max():item() < 5, tostring(off))
+      end
+      assert.same({5, 4}, D.LogisticNormal(t{1, 2, 3}, 1):sample(5).shape)
+      local d = D.RelaxedOneHotCategorical(t{0.5}, t{0.2, 0.8})
+      assert.same({}, d.batch_shape)
+      assert.refuses("temperature has shape {2}, wanted a number or {1}", function()
+        D.RelaxedOneHotCategorical(t{0.5, 1}, t{0.2, 0.8})
+      end)
+    end)
+
+  it("GeneralizedPareto and OneHotCategoricalStraightThrough have PyTorch's values", function()
+    local d = D.GeneralizedPareto(1, t{0.5, 2, 3}, t{-0.5, 0, 0.75})
+    near({0, -0.9431471805599453, -1.373439371866338}, d:log_prob(t{1.5}))
+    near({0.75, 0.2211992169285951, 0.1453335879659803}, d:cdf(t{1.5}))
+    near({1.683772233983162, 5.605170185988092, 19.49365300761397}, d:icdf(t{0.9}))
+    assert.refuses("the value has 2.5, wanted a number from 1 to 2..inf", function()
+      d:log_prob(2.5)
+    end)
+    local logits = t{0, 1, 2}:requires_grad_()
+    local x = D.OneHotCategoricalStraightThrough{logits = logits}:rsample()
+    assert.near(1, x:sum():item(), 1e-12)
+    x[1]:backward()
+    local p = logits:detach():softmax(-1)
+    near((p[1] * (t{1, 0, 0} - p)):totable(), logits.grad)
   end)
 
   it("Cauchy and StudentT have the cdf's quantiles", function()

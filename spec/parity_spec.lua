@@ -300,9 +300,7 @@ local ABSENT = {
     ["dm.nn.utils.parametrize"] = [[
       transfer_parametrizations_and_params]],
     ["dm.distributions"] = [[
-      ContinuousBernoulli FisherSnedecor GeneralizedPareto Kumaraswamy LKJCholesky LogisticNormal
-      LowRankMultivariateNormal OneHotCategoricalStraightThrough RelaxedBernoulli
-      RelaxedOneHotCategorical VonMises Wishart]],
+      LKJCholesky Wishart]],
     ["dm.nn.functional"] = [[
       conv_tbc]],
     ["dm.nn.utils"] = [[

@@ -141,3 +141,24 @@ def distributions():
     distribution(D.InverseGamma, dict(concentration=alpha, rate=up(2, 1)), up(2, 3))
     distribution(D.NegativeBinomial, dict(total_count=up(2, 1), probs=share(3)), bits * 3)
     distribution(D.NegativeBinomial, dict(total_count=up(2, 1), logits=real(3)), bits * 2)
+    distribution(D.Kumaraswamy, dict(concentration1=up(3), concentration0=up(2, 1, hi=0.9)),
+                 share(2, 3))
+    distribution(D.FisherSnedecor, dict(df1=up(2, 1, hi=6), df2=up(3, lo=4.5, hi=9)), up(2, 3))
+    cut = torch.tensor([0.125, 0.5, 0.75], dtype=f64)
+    distribution(D.ContinuousBernoulli, dict(probs=cut), share(2, 3))
+    logits = torch.tensor([-2.0, 1, 3], dtype=f64)
+    distribution(D.ContinuousBernoulli, dict(logits=logits), share(2, 3))
+    temperature = torch.tensor(0.625, dtype=f64)
+    relaxed = lambda: dict(temperature=temperature, logits=real(3))
+    distribution(D.RelaxedBernoulli, relaxed(), share(2, 3))
+    thirds = torch.tensor([[0.25, 0.25, 0.5], [0.125, 0.75, 0.125]], dtype=f64)
+    distribution(D.RelaxedOneHotCategorical, relaxed(), thirds)
+    distribution(D.OneHotCategoricalStraightThrough, dict(probs=up(2, 3)),
+                 torch.eye(3, dtype=f64)[:2], dict(probs=up(2, 3)))
+    distribution(D.LogisticNormal, dict(loc=real(2, 2), scale=up(2)), thirds)
+    low_rank = lambda *b: dict(loc=real(*b, 3), cov_factor=real(3, 2), cov_diag=up(3))
+    distribution(D.LowRankMultivariateNormal, low_rank(2), real(2, 3), low_rank())
+    distribution(D.LowRankMultivariateNormal, low_rank(), real(3),
+                 dict(loc=real(3), covariance_matrix=spd(3)), normal)
+    distribution(normal, dict(loc=real(3), covariance_matrix=spd(3)), None, low_rank(),
+                 D.LowRankMultivariateNormal)

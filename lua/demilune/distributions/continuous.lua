@@ -335,4 +335,141 @@ continuous.Pareto = class{
   },
 }
 
+-- Mean of the n-th power of Kumaraswamy's numbers.
+local function kumaraswamy_moment(self, n)
+  local a, b = 1 + n / self.concentration1, self.concentration0
+  return b * (a:lgamma() + b:lgamma() - (a + b):lgamma()):exp()
+end
+
+--- Kumaraswamy(concentration1, concentration0, {validate_args}): numbers from 0 to 1, much as
+--- Beta's, with a cdf that is a formula.
+---@param concentration1 any
+---@param concentration0 any
+continuous.Kumaraswamy = class{
+  name = "Kumaraswamy", arguments = "concentration1, concentration0",
+  parameters = {concentration1 = constraints.positive, concentration0 = constraints.positive},
+  rsample = function(self, shape) return self.class.parts.icdf(self, uniform(self, shape)) end,
+  log_prob = function(self, value)
+    local a, b = self.concentration1, self.concentration0
+    return a:log() + b:log() + (a - 1):xlogy(value) + (b - 1):special_xlog1py(-value ^ a)
+  end,
+  cdf = function(self, value)
+    return -(self.concentration0 * (-value ^ self.concentration1):log1p()):expm1()
+  end,
+  icdf = function(self, value)
+    return (-((-value):log1p() / self.concentration0):expm1()) ^ self.concentration1:reciprocal()
+  end,
+  entropy = function(self)
+    local a, b = self.concentration1, self.concentration0
+    return 1 - b:reciprocal() + (1 - a:reciprocal()) * ((b + 1):digamma() + EULER) - a:log()
+      - b:log()
+  end,
+  properties = {
+    support = always(constraints.unit_interval),
+    mean = function(self) return kumaraswamy_moment(self, 1) end,
+    mode = function(self)
+      local a, b = self.concentration1, self.concentration0
+      local inner = a:ge(1):logical_and(b:ge(1))
+      return core.where(inner, ((a - 1) / (a * b - 1)) ^ a:reciprocal(), 0 / 0)
+    end,
+    variance = function(self)
+      return kumaraswamy_moment(self, 2) - kumaraswamy_moment(self, 1):square()
+    end,
+  },
+}
+
+-- Where the concentration is 0, the formula with the limit that is exponential; a concentration
+-- that can be divided by.
+local function flat(self)
+  local k = self.concentration
+  local is_flat = k:abs():le(1e-8)
+  return is_flat, core.where(is_flat, 1, k)
+end
+-- Minus the log of the share above a value, z of scale 1.
+local function log_above(self, z)
+  local is_flat, k = flat(self)
+  return core.where(is_flat, z, (k * z):log1p() / k)
+end
+
+--- GeneralizedPareto(loc, scale, concentration, {validate_args}): numbers beyond a threshold loc;
+--- the tail is Exponential's at concentration 0, Pareto's above, and ends below.
+---@param loc any
+---@param scale any
+---@param concentration any
+continuous.GeneralizedPareto = class{
+  name = "GeneralizedPareto", arguments = "loc, scale, concentration",
+  parameters = {loc = constraints.real, scale = constraints.positive,
+    concentration = constraints.real},
+  rsample = function(self, shape) return self.class.parts.icdf(self, uniform(self, shape)) end,
+  log_prob = function(self, value)
+    local z = (value - self.loc) / self.scale
+    return -self.scale:log() - core.where(flat(self), z, log_above(self, z)
+      * (1 + self.concentration))
+  end,
+  cdf = function(self, value)
+    return -(-log_above(self, (value - self.loc) / self.scale)):expm1()
+  end,
+  icdf = function(self, value)
+    local is_flat, k = flat(self)
+    local z = -(-value):log1p()
+    return self.loc + self.scale * core.where(is_flat, z, (k * z):expm1() / k)
+  end,
+  entropy = function(self) return self.scale:log() + self.concentration + 1 end,
+  properties = {
+    support = function(self)
+      local k = self.concentration
+      local last = self.loc - self.scale / core.where(k:lt(0), k, 1)
+      return constraints.interval(self.loc, core.where(k:lt(0), last, math.huge))
+    end,
+    mode = field "loc",
+    mean = function(self)
+      local k = self.concentration
+      return core.where(k:lt(1), self.loc + self.scale / (1 - k), 0 / 0)
+    end,
+    variance = function(self)
+      local k = self.concentration
+      return core.where(k:lt(0.5), self.scale:square() / ((1 - k):square() * (1 - 2 * k)), 0 / 0)
+    end,
+  },
+}
+
+-- ---- angles ----
+
+--- VonMises(loc, concentration, {validate_args}): angles from -pi to pi about loc; with a large
+--- concentration almost Normal(loc, concentration ^ -0.5).
+---@param loc any
+---@param concentration any
+continuous.VonMises = class{
+  name = "VonMises", arguments = "loc, concentration",
+  parameters = {loc = constraints.real, concentration = constraints.positive},
+  -- Best & Fisher 1979: a wrapped Cauchy angle, until it is one below the density
+  draw = function(self, shape)
+    local k = self.concentration:double():expand(shape)
+    local tau = 1 + (1 + 4 * k:square()):sqrt()
+    local rho = (tau - (2 * tau):sqrt()) / (2 * k)
+    local r = core.where(k:lt(1e-5), k:reciprocal() + k, (1 + rho:square()) / (2 * rho))
+    local x, done = core.zeros_like(k), core.zeros_like(k, {dtype = "bool"})
+    repeat
+      local u = core.rand(distribution.join({3}, shape), {dtype = "float64", device = k.device})
+      local z = (math.pi * u[1]):cos()
+      local f = ((1 + r * z) / (r + z)):clamp(-1, 1)
+      local c = k * (r - f)
+      local accepted = (c * (2 - c)):gt(u[2]):logical_or(((c / u[2]):log() + 1 - c):ge(0))
+      x = core.where(accepted, (u[3] - 0.5):sign() * f:acos(), x)
+      done = done:logical_or(accepted)
+    until done:all():item()
+    return (x + math.pi + self.loc):remainder(2 * math.pi) - math.pi
+  end,
+  log_prob = function(self, value)
+    local k = self.concentration
+    return k * ((value - self.loc):cos() - 1) - math.log(2 * math.pi) - k:special_i0e():log()
+  end,
+  properties = {
+    support = always(constraints.real), mean = field "loc", mode = field "loc",
+    variance = function(self) -- of directions: 1 minus the length of their mean
+      return 1 - self.concentration:special_i1e() / self.concentration:special_i0e()
+    end,
+  },
+}
+
 return continuous

@@ -6,6 +6,7 @@ local caller = require "demilune.caller"
 local dtypes = require "demilune.dtypes"
 local constraints = require "demilune.distributions.constraints"
 local distribution = require "demilune.distributions.distribution"
+local transforms = require "demilune.distributions.transforms"
 
 local class, join = distribution.class, distribution.join
 
@@ -37,6 +38,12 @@ local function cross_entropy(logits, target)
   return core.binary_cross_entropy_with_logits(logits, target, {reduction = "none"})
 end
 
+local function binary_log_prob(self, value)
+  local logits = self.logits
+  local shape = distribution.broadcast(logits.shape, value.shape)
+  return -cross_entropy(logits:expand(shape), value:expand(shape))
+end
+
 -- 0, 1, ..., n in the dtype and on the device of p.
 local function counts(n, p)
   return core.arange(0, n, {dtype = p.dtype, device = p.device})
@@ -49,11 +56,7 @@ discrete.Bernoulli = class{
   name = "Bernoulli", arguments = "probs?, logits?", parameters = BINARY,
   init = one_of,
   draw = function(self, shape) return self.probs:expand(shape):bernoulli() end,
-  log_prob = function(self, value)
-    local logits = self.logits
-    local shape = distribution.broadcast(logits.shape, value.shape)
-    return -cross_entropy(logits:expand(shape), value:expand(shape))
-  end,
+  log_prob = binary_log_prob,
   entropy = function(self) return cross_entropy(self.logits, self.probs) end,
   values = function(self) return counts(1, distribution.like(self)) end,
   properties = {
@@ -357,6 +360,153 @@ discrete.Multinomial = class{
     probs = choice_probs, logits = choice_logits,
     mean = function(self) return self.total_count * self.probs end,
     variance = function(self) return self.total_count * self.probs * (1 - self.probs) end,
+  },
+}
+
+-- ---- numbers between choices ----
+
+--- RelaxedBernoulli(temperature, probs, {logits, validate_args}): numbers from 0 to 1 that are near
+--- 0 or 1 at a low temperature, with gradients in probs (Maddison et al. 2017).
+---@param temperature any more than 0
+---@param probs? any
+---@param logits? any
+discrete.RelaxedBernoulli = class{
+  name = "RelaxedBernoulli", arguments = "temperature, probs?, logits?",
+  parameters = {temperature = constraints.positive, probs = BINARY.probs,
+    logits = BINARY.logits},
+  init = one_of,
+  rsample = function(self, shape)
+    local noise = binary_logits{probs = distribution.uniform(self, shape)}
+    return inside(((self.logits + noise) / self.temperature):sigmoid())
+  end,
+  log_prob = function(self, value)
+    local t = self.temperature
+    value = transforms.SigmoidTransform().inv(value)
+    local off = self.logits - value * t
+    return t:log() + off - 2 * off:softplus() + value:softplus() + (-value):softplus()
+  end,
+  properties = {support = always(constraints.unit_interval), probs = binary_probs,
+    logits = binary_logits},
+}
+
+--- RelaxedOneHotCategorical(temperature, probs, {logits, validate_args}): vectors of shares that
+--- sum to 1, of which one is near 1 at a low temperature, with gradients in probs.
+---@param temperature any more than 0; a tensor ends with a dim of 1, as probs with one of n
+---@param probs? table tensor batch_shape + {n}
+---@param logits? table tensor batch_shape + {n}
+discrete.RelaxedOneHotCategorical = class{
+  name = "RelaxedOneHotCategorical",
+  arguments = "temperature: tensor|number, probs?, logits?", parameters = CHOICE,
+  init = function(self, o)
+    of_vectors(self)
+    local p, t = distribution.like(self), o.temperature
+    if not core.is_tensor(t) then
+      t = core.tensor(t + 0.0, {dtype = p.dtype, device = p.device})
+    end
+    if #t.shape == 0 then t = t:reshape(1) end
+    local wide = distribution.broadcast(p.shape, t.shape)
+    if t.shape[#t.shape] ~= 1 or not wide or #wide > #p.shape or t:numel() > p:numel() then
+      caller.raise("RelaxedOneHotCategorical: temperature has shape %s, wanted a number or %s",
+        distribution.shown(t.shape), distribution.shown(join(self.batch_shape, {1})))
+    end
+    if self._validate then
+      distribution.check("RelaxedOneHotCategorical", "temperature", t, constraints.positive)
+    end
+    self.temperature = t
+  end,
+  rsample = function(self, shape)
+    local noise = -(-inside(distribution.uniform(self, shape)):log()):log()
+    return ((self.logits + noise) / self.temperature):softmax(-1)
+  end,
+  log_prob = function(self, value)
+    local n, t = choices(self), self.temperature
+    local log = value:log()
+    local score = self.logits - log * t
+    score = score - score:logsumexp(-1, {keepdim = true})
+    return (score - log):sum(-1) + (n - 1) * t:squeeze(-1):log()
+      + core.tensor(n + 0.0, {dtype = "float64"}):lgamma():item()
+  end,
+  properties = {support = always(constraints.simplex), probs = choice_probs,
+    logits = choice_logits},
+}
+
+--- OneHotCategoricalStraightThrough(probs, {logits, validate_args}): OneHotCategorical whose
+--- rsample has the gradient of probs (Bengio et al. 2013).
+---@param probs? table tensor batch_shape + {n}
+---@param logits? table tensor batch_shape + {n}
+discrete.OneHotCategoricalStraightThrough = class{
+  name = "OneHotCategoricalStraightThrough", arguments = "probs?, logits?", parameters = CHOICE,
+  super = discrete.OneHotCategorical,
+  rsample = function(self, shape)
+    local probs = self.probs
+    return self.class.parts.draw(self, shape) + (probs - probs:detach())
+  end,
+}
+
+-- log(probs / (1 - probs)) and probs, near 0.5 those of a number further off, for formulas that
+-- divide 0 by 0 there; and where they are probs' own.
+local function off_half(self)
+  local p, low, high = self.probs, self.lims[1], self.lims[2]
+  local fits = p:le(low):logical_or(p:gt(high))
+  local away = core.where(fits, p, low)
+  return away, away:log() - (-away):log1p(), fits
+end
+
+-- Log of the factor by which the density of Bernoulli's formula is scaled to sum to 1.
+local function continuous_norm(self)
+  local p, logit, fits = off_half(self)
+  local x = (self.probs - 0.5):square()
+  return core.where(fits, (logit / (2 * p - 1)):log(),
+    math.log(2) + (4 / 3 + 104 / 45 * x) * x)
+end
+
+--- ContinuousBernoulli(probs, {logits, lims, validate_args}): numbers from 0 to 1 with a density
+--- that grows as probs ^ x (1 - probs) ^ (1 - x) (Loaiza-Ganem & Cunningham 2019).
+---@param probs? any
+---@param logits? any log(probs / (1 - probs))
+---@param lims? number[] from where to where probs counts as near 0.5, as {0.499, 0.501}
+discrete.ContinuousBernoulli = class{
+  name = "ContinuousBernoulli", arguments = "probs?, logits?, lims?: numbers", parameters = BINARY,
+  init = function(self, o)
+    one_of(self)
+    self.lims = o.lims or {0.499, 0.501}
+    local probs = rawget(self, "probs")
+    if probs then self.probs = inside(probs) end
+  end,
+  rsample = function(self, shape)
+    return self.class.parts.icdf(self, distribution.uniform(self, shape))
+  end,
+  log_prob = function(self, value)
+    return binary_log_prob(self, value) + continuous_norm(self)
+  end,
+  cdf = function(self, value)
+    local p, logit, fits = off_half(self)
+    local share = (1 - p) * (value * logit):expm1() / (2 * p - 1)
+    return core.where(fits, share, value):clamp(0, 1)
+  end,
+  icdf = function(self, value)
+    local p, logit, fits = off_half(self)
+    return core.where(fits, (value * (2 * p - 1) / (1 - p)):log1p() / logit, value)
+  end,
+  entropy = function(self)
+    local p = self.probs
+    return self.mean * ((-p):log1p() - p:log()) - continuous_norm(self) - (-p):log1p()
+  end,
+  properties = {
+    support = always(constraints.unit_interval), logits = binary_logits,
+    probs = function(self) return inside(binary_probs(self)) end,
+    mean = function(self)
+      local p, logit, fits = off_half(self)
+      local x = self.probs - 0.5
+      return core.where(fits, p / (2 * p - 1) - logit:reciprocal(),
+        0.5 + (1 / 3 + 16 / 45 * x:square()) * x)
+    end,
+    variance = function(self)
+      local p, logit, fits = off_half(self)
+      local x = (self.probs - 0.5):square()
+      return core.where(fits, p * (p - 1) / (1 - 2 * p):square() + logit:square():reciprocal(),
+        1 / 12 - (1 / 15 - 128 / 945 * x) * x)
+    end,
   },
 }
 

@@ -407,10 +407,11 @@ local function extended(own_parts, others) return setmetatable(own_parts, {__ind
 ---@param def table
 function distribution.class(def)
   local super = def.super
+  local properties, methods = def.properties or {}, def.methods or {}
   local class = setmetatable({name = def.name, super = super,
     parts = extended(def, super and super.parts),
-    properties = extended(def.properties or {}, super and super.properties or PROPERTIES),
-    methods = extended(def.methods or {}, super and super.methods or METHODS),
+    properties = extended(properties, super and super.properties or PROPERTIES),
+    methods = extended(methods, super and super.methods or METHODS),
     all_properties = {}, known = {}, tensors = {}}, Class)
   class.parameters = class.parts.parameters
   local names
@@ -419,7 +420,7 @@ function distribution.class(def)
     class.known[name] = true
     if class.parameters[name] then class.tensors[#class.tensors + 1] = name end
   end
-  for _, from in ipairs{PROPERTIES, super and super.all_properties or {}, def.properties or {}} do
+  for _, from in ipairs{PROPERTIES, super and super.all_properties or {}, properties} do
     for name in pairs(from) do class.all_properties[name] = true end
   end
   return class

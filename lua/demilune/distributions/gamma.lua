@@ -124,6 +124,40 @@ gamma.StudentT = class{
   },
 }
 
+--- FisherSnedecor(df1, df2, {validate_args}): the quotient of two means of squares of df1 and of
+--- df2 normal numbers.
+---@param df1 any degrees of freedom, more than 0
+---@param df2 any
+gamma.FisherSnedecor = class{
+  name = "FisherSnedecor", arguments = "df1, df2",
+  parameters = {df1 = constraints.positive, df2 = constraints.positive},
+  rsample = function(self, shape)
+    local a, b = self.df1, self.df2
+    return (draw_gamma(a / 2, shape) / a / (draw_gamma(b / 2, shape) / b))
+      :clamp{min = tiny(a.dtype)}
+  end,
+  log_prob = function(self, value)
+    local a, b, ratio = self.df1 / 2, self.df2 / 2, self.df1 / self.df2
+    return (a + b):lgamma() - a:lgamma() - b:lgamma() + a * ratio:log() + (a - 1):xlogy(value)
+      - (a + b) * (ratio * value):log1p()
+  end,
+  properties = {
+    support = always(constraints.positive),
+    mean = function(self)
+      return core.where(self.df2:gt(2), self.df2 / (self.df2 - 2), 0 / 0)
+    end,
+    mode = function(self)
+      local mode = (self.df1 - 2) / self.df1 * self.df2 / (self.df2 + 2)
+      return core.where(self.df1:gt(2), mode, 0 / 0)
+    end,
+    variance = function(self)
+      local a, b = self.df1, self.df2
+      local variance = 2 * b:square() * (a + b - 2) / (a * (b - 2):square() * (b - 4))
+      return core.where(b:gt(4), variance, 0 / 0)
+    end,
+  },
+}
+
 -- ---- Dirichlet and Beta ----
 
 -- Gamma draws of float64 for the sum, which small shapes make a quotient of tiny numbers.

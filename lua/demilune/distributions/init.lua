@@ -7,9 +7,12 @@
 -- positions as its values, which count from 1 (Categorical).
 --
 --   Normal LogNormal HalfNormal Laplace Cauchy HalfCauchy Gumbel Uniform Exponential Weibull Pareto
---   Gamma InverseGamma Chi2 StudentT Beta Dirichlet
+--   GeneralizedPareto Kumaraswamy VonMises
+--   Gamma InverseGamma Chi2 StudentT FisherSnedecor Beta Dirichlet
 --   Bernoulli Binomial NegativeBinomial Geometric Poisson Categorical OneHotCategorical Multinomial
---   MultivariateNormal Independent MixtureSameFamily TransformedDistribution
+--   ContinuousBernoulli RelaxedBernoulli RelaxedOneHotCategorical OneHotCategoricalStraightThrough
+--   MultivariateNormal LowRankMultivariateNormal Independent MixtureSameFamily
+--   TransformedDistribution LogisticNormal
 --   transforms kl_divergence register_kl constraints is_distribution set_default_validate_args
 --
 -- Arguments and values are checked unless {validate_args = false} is given.

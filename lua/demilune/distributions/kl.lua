@@ -141,7 +141,8 @@ end
 register(discrete.Categorical, discrete.Categorical, categorical)
 register(discrete.OneHotCategorical, discrete.OneHotCategorical, categorical)
 
-register(multivariate.MultivariateNormal, multivariate.MultivariateNormal, function(p, q)
+-- Of normal distributions of vectors, by their scale_tril.
+local function normals(p, q)
   local n = p.event_shape[1]
   if n ~= q.event_shape[1] then
     caller.raise("kl_divergence: MultivariateNormals of %d and %d numbers", n, q.event_shape[1])
@@ -159,7 +160,11 @@ register(multivariate.MultivariateNormal, multivariate.MultivariateNormal, funct
     (q.loc - p.loc):expand(distribution.join(shape, {n})))
   return multivariate.half_log_det(q.scale_tril) - multivariate.half_log_det(p.scale_tril)
     + 0.5 * (spread + away - n)
-end)
+end
+local OF_VECTORS = {multivariate.MultivariateNormal, multivariate.LowRankMultivariateNormal}
+for _, p in ipairs(OF_VECTORS) do
+  for _, q in ipairs(OF_VECTORS) do register(p, q, normals) end
+end
 
 register(multivariate.Independent, multivariate.Independent, function(p, q)
   local n = p.reinterpreted_batch_ndims

@@ -97,6 +97,71 @@ multivariate.MultivariateNormal = class{
   },
 }
 
+-- A matrix plus 1 on its diagonal, its Cholesky factor.
+local function one_more(matrix)
+  local n = matrix.shape[#matrix.shape]
+  return core.linalg_cholesky(matrix + core.eye(n, {dtype = matrix.dtype, device = matrix.device}))
+end
+
+--- LowRankMultivariateNormal(loc, cov_factor, cov_diag, {validate_args}): a normal distribution of
+--- covariance cov_factor cov_factor^T + diag(cov_diag), of which log_prob makes no n x n matrix.
+---@param loc table tensor batch_shape + {n}
+---@param cov_factor table tensor batch_shape + {n, m}
+---@param cov_diag table tensor batch_shape + {n}, more than 0
+multivariate.LowRankMultivariateNormal = class{
+  name = "LowRankMultivariateNormal", arguments = "loc, cov_factor, cov_diag",
+  parameters = {loc = constraints.real_vector, cov_diag = constraints.positive_vector,
+    cov_factor = constraints.independent(constraints.real, 2)},
+  init = function(self)
+    local n, factor = self.loc.shape[#self.loc.shape], self.cov_factor
+    if factor.shape[#factor.shape - 1] ~= n or self.cov_diag.shape[#self.cov_diag.shape] ~= n then
+      caller.raise("LowRankMultivariateNormal: cov_factor has shape %s and cov_diag %s, wanted " ..
+        "{..., %d, m} and {..., %d} for a loc of %s", distribution.shown(factor.shape),
+        distribution.shown(self.cov_diag.shape), n, n, distribution.shown(self.loc.shape))
+    end
+    self.event_shape = {n}
+    -- the determinant and the inverse are those of 1 + W^T D^-1 W, an m x m matrix
+    self._scaled = factor / self.cov_diag:unsqueeze(-1)
+    self._inner = one_more(self._scaled:transpose(-2, -1):matmul(factor))
+  end,
+  rsample = function(self, shape)
+    local factor, samples = self.cov_factor, part(shape, 1, #shape - 1)
+    local z = distribution.normal(self, join(samples, {factor.shape[#factor.shape], 1}))
+    return self.loc + factor:matmul(z):squeeze(-1)
+      + self.cov_diag:sqrt() * distribution.normal(self, shape)
+  end,
+  log_prob = function(self, value)
+    local away = value - self.loc
+    local along = away:unsqueeze(-2):matmul(self._scaled):squeeze(-2)
+    local square = (away:square() / self.cov_diag):sum(-1) - distance(self._inner, along)
+    return -0.5 * (self.event_shape[1] * LOG_2PI + self.cov_diag:log():sum(-1) + square)
+      - half_log_det(self._inner)
+  end,
+  entropy = function(self)
+    return half_log_det(self._inner) + 0.5 * self.cov_diag:log():sum(-1)
+      + 0.5 * self.event_shape[1] * (1 + LOG_2PI)
+  end,
+  properties = {
+    support = function() return constraints.real_vector end,
+    mean = function(self) return self.loc end, mode = function(self) return self.loc end,
+    variance = function(self) return self.cov_factor:square():sum(-1) + self.cov_diag end,
+    covariance_matrix = function(self)
+      return self.cov_factor:matmul(self.cov_factor:transpose(-2, -1))
+        + self.cov_diag:diag_embed()
+    end,
+    precision_matrix = function(self)
+      local solved = core.linalg_solve_triangular(self._inner, self._scaled:transpose(-2, -1),
+        {upper = false})
+      return self.cov_diag:reciprocal():diag_embed() - solved:transpose(-2, -1):matmul(solved)
+    end,
+    scale_tril = function(self) -- sqrt(D) times the factor of a matrix with no small eigenvalue
+      local root = self.cov_diag:sqrt():unsqueeze(-1)
+      local scaled = self.cov_factor / root
+      return root * one_more(scaled:matmul(scaled:transpose(-2, -1)))
+    end,
+  },
+}
+
 -- A property of the base distribution.
 local function of_base(name) return function(self) return self.base_dist[name] end end
 

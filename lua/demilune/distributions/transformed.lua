@@ -1,7 +1,8 @@
--- Distributions of numbers that are transformed: TransformedDistribution.
+-- Distributions of numbers that are transformed: TransformedDistribution, LogisticNormal.
 
 local caller = require "demilune.caller"
 local constraints = require "demilune.distributions.constraints"
+local continuous = require "demilune.distributions.continuous"
 local distribution = require "demilune.distributions.distribution"
 local multivariate = require "demilune.distributions.multivariate"
 local transforms = require "demilune.distributions.transforms"
@@ -90,6 +91,26 @@ transformed.TransformedDistribution = class{
       local support = last.codomain
       return constraints.independent(support, #self.event_shape - support.event_dim)
     end,
+  },
+}
+
+--- LogisticNormal(loc, scale, {validate_args}): vectors of n + 1 shares that sum to 1, of n normal
+--- numbers by StickBreakingTransform.
+---@param loc table tensor batch_shape + {n}
+---@param scale any
+transformed.LogisticNormal = class{
+  name = "LogisticNormal", arguments = "loc, scale", super = transformed.TransformedDistribution,
+  parameters = continuous.Normal.parameters,
+  init = function(self)
+    local normal = continuous.Normal(self.loc, self.scale, {validate_args = false})
+    if #normal.batch_shape == 0 then normal = normal:expand(1) end
+    self.loc, self.scale = nil, nil -- they are the base's
+    transformed.TransformedDistribution.parts.init(self, {base_distribution = normal,
+      transforms = transforms.StickBreakingTransform()})
+  end,
+  properties = {
+    loc = function(self) return self.base_dist.base_dist.loc end,
+    scale = function(self) return self.base_dist.base_dist.scale end,
   },
 }
 

@@ -20,7 +20,7 @@ local shown, sum_last = distribution.shown, distribution.sum_last
 
 local transforms = {}
 
--- ---- what all transforms have ----
+-- ---- the base of all transforms ----
 
 -- Fields that are computed when they are read, unless the kind has its own, and functions.
 local PROPERTIES, METHODS = {}, {}

@@ -709,6 +709,10 @@ return {
     local d = dm.distributions.Chi2(3)   -- degrees of freedom
     d.mean  --> 3
     d.variance  --> 6]],
+  ["distributions.ContinuousBernoulli"] = [[
+    local d = dm.distributions.ContinuousBernoulli(0.8)   -- shades from 0 to 1
+    d.mean  --> 0.6120
+    d:cdf(0.5)  --> 0.3333]],
   ["distributions.Dirichlet"] = [[
     local d = dm.distributions.Dirichlet(dm.tensor{1.0, 3.0})
     d.mean  --> {0.25, 0.75}
@@ -717,10 +721,17 @@ return {
     local d = dm.distributions.Exponential(2)   -- its rate
     d.mean  --> 0.5
     d:sample(2, 3).shape  --> {2, 3}]],
+  ["distributions.FisherSnedecor"] = [[
+    local d = dm.distributions.FisherSnedecor(4, 6)   -- degrees of freedom
+    d.mean  --> 1.5]],
   ["distributions.Gamma"] = [[
     local d = dm.distributions.Gamma(2, 4)   -- concentration, rate
     d.mean  --> 0.5
     d.variance  --> 0.125]],
+  ["distributions.GeneralizedPareto"] = [[
+    local d = dm.distributions.GeneralizedPareto(0, 1, 0.5)   -- loc, scale, concentration
+    d.mean  --> 2
+    d:cdf(2)  --> 0.75]],
   ["distributions.Geometric"] = [[
     local d = dm.distributions.Geometric(0.25)   -- failures before the first success
     d.mean  --> 3
@@ -744,6 +755,9 @@ return {
     local d = dm.distributions.InverseGamma(3, 4)   -- concentration, rate
     d.mean  --> 2
     d.mode  --> 1]],
+  ["distributions.Kumaraswamy"] = [[
+    local d = dm.distributions.Kumaraswamy(2, 1)
+    d:cdf(0.5)  --> 0.25]],
   ["distributions.Laplace"] = [[
     local d = dm.distributions.Laplace(0, 1)
     d:log_prob(0):exp()  --> 0.5
@@ -752,6 +766,13 @@ return {
     local d = dm.distributions.LogNormal(0, 1)   -- e to the power of a Normal's number
     d:cdf(1)  --> 0.5
     d:sample(3).shape  --> {3}]],
+  ["distributions.LogisticNormal"] = [[
+    local d = dm.distributions.LogisticNormal(dm.zeros(3), 1)
+    d:sample(5).shape  --> {5, 4}]],
+  ["distributions.LowRankMultivariateNormal"] = [[
+    local d = dm.distributions.LowRankMultivariateNormal(dm.zeros(2), dm.ones(2, 1), dm.ones(2))
+    d.covariance_matrix  --> {{2, 1}, {1, 2}}
+    d:log_prob(dm.zeros(2))  --> -2.3872]],
   ["distributions.MixtureSameFamily"] = [[
     local D = dm.distributions
     local d = D.MixtureSameFamily(D.Categorical(dm.tensor{0.25, 0.75}),
@@ -778,6 +799,12 @@ return {
   ["distributions.OneHotCategorical"] = [[
     local d = dm.distributions.OneHotCategorical(dm.tensor{0.0, 1.0, 0.0})
     d:sample()  --> {0, 1, 0}]],
+  ["distributions.OneHotCategoricalStraightThrough"] = [[
+    local logits = dm.zeros(3, {requires_grad = true})
+    local d = dm.distributions.OneHotCategoricalStraightThrough{logits = logits}
+    local x = d:rsample()
+    x:sum()  --> 1
+    x.requires_grad  --> true]],
   ["distributions.Pareto"] = [[
     local d = dm.distributions.Pareto(1, 3)   -- least number, how fast their share falls
     d.mean  --> 1.5
@@ -786,6 +813,12 @@ return {
     local d = dm.distributions.Poisson(3)
     d.variance  --> 3
     d:log_prob(0)  --> -3]],
+  ["distributions.RelaxedBernoulli"] = [[
+    local d = dm.distributions.RelaxedBernoulli(0.5, {logits = dm.zeros(3)})   -- temperature
+    d:rsample(2).shape  --> {2, 3}]],
+  ["distributions.RelaxedOneHotCategorical"] = [[
+    local d = dm.distributions.RelaxedOneHotCategorical(0.5, {logits = dm.zeros(3)})
+    d:rsample():sum()  --> 1]],
   ["distributions.StudentT"] = [[
     local d = dm.distributions.StudentT(4)   -- degrees of freedom
     d.variance  --> 2
@@ -800,6 +833,10 @@ return {
     local d = dm.distributions.Uniform(0, 4)
     d:cdf(1)  --> 0.25
     d.mean  --> 2]],
+  ["distributions.VonMises"] = [[
+    local d = dm.distributions.VonMises(0, 4)   -- an angle, and how near to it
+    d:log_prob(0)  --> -0.2625
+    d:sample(2).shape  --> {2}]],
   ["distributions.Weibull"] = [[
     local d = dm.distributions.Weibull(2, 1)   -- scale, concentration
     d.mean  --> 2
