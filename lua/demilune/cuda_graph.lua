@@ -180,9 +180,9 @@ local function note_stamps(effects)
   end
 end
 
--- Whether the step would be recorded as it was: no state was exchanged, and no parameter was
--- written without its 16-bit copy.
+-- Whether the step would be recorded as it was: no parameter, gradient or state was exchanged.
 local function is_valid(entry)
+  if not entry.graph:is_ready() then return false end
   for _, effect in ipairs(entry.effects) do
     if effect.stamp and effect.stamp() ~= effect.stamped then return false end
   end
@@ -279,17 +279,21 @@ local bind = options.signature("cuda.graph",
 --- A function that does what fn does, on the GPU by one launch.
 ---
 --- step(...) takes tensors on the device, numbers, strings and booleans. The first `warmup` calls
---- of a kind (shapes, dtypes, numbers) run fn as it is, the next one captures it, later ones copy
---- their tensors in and launch. At most max_graphs kinds are kept; the one that was not used for
---- longest goes. Each has a pool of memory of its own, about as large as what a step takes.
+--- of a kind (shapes, dtypes, numbers) run fn as it is,
+--- the next one captures it, later ones copy their tensors in and launch: fn changes those copies.
+--- At most max_graphs kinds are kept; the one that was not used for longest goes. Each has a pool
+--- of memory of its own, about as large as what a step takes.
 ---
 --- fn's tensors come back detached. Those of a launch are the graph's own: **the next launch
 --- writes them again**, so that what is to stay is cloned or read before. The same holds for the
 --- gradients. Other results, and Lua variables that fn sets, stay as in the capture.
 ---
---- Where something else writes parameters in between (load_state_dict) or makes new state, the
---- next call runs fn as it is; if need be, it is captured anew. fn must not change what it does
---- otherwise: train() or eval(), clip norms and the like are read by the capture alone.
+--- A part of a step may be captured, such as its passes without the optimizer. Where something
+--- else writes parameters in between (load_state_dict, an optimizer), the next launch reads them;
+--- where it exchanges parameters, gradients or state, or freezes a parameter, the next call runs
+--- fn as it is; if need be, it is captured anew. fn must not change what it does otherwise:
+--- train() or eval(), clip norms, tensors on the CPU, buffers in other memory and the like are
+--- read by the capture alone.
 ---
 --- Raises at fn's line what cannot be captured: reading a tensor (item, printing, x[mask]), copies
 --- between host and device, other streams, shuffles, seeds, optimizers whose steps read numbers

@@ -249,6 +249,149 @@ describe("dm.cuda.graph", function()
     assert.same(run(plain), run(graphed))
   end)
 
+  -- Asserts that n calls of the function, and what happens around them, leave the same bits:
+  -- program(wrap, note) calls note(tensor, or nil) with what is compared.
+  local function assert_alike(program)
+    local function run(wrap)
+      local bits = {}
+      dm.manual_seed(3)
+      program(wrap, function(t)
+        bits[#bits + 1] = t and both.bits(t:detach()) or "none"
+      end)
+      return bits
+    end
+    assert.same(run(plain), run(graphed))
+  end
+
+  -- A model of that class, its optimizer, and a function of its losses that leaves gradients.
+  local function passes(dtype)
+    local model = nn.Linear(3, 2)
+    return model, optim.SGD(model:parameters(), {lr = 0.1, momentum = 0.9}), function(x)
+      local y = amp.autocast({dtype = dtype or "float16", enabled = dtype ~= nil}, function()
+        return model(x)
+      end)
+      local loss = y:float():square():sum()
+      loss:backward()
+      return loss
+    end
+  end
+
+  for _, case in ipairs{{"dropped", 1}, {"made zero", 1, false},
+    {"dropped, after two calls", 2}, {"made zero, after two calls", 2, false}} do
+    for _, dtype in ipairs{"float32", "bfloat16"} do
+      local name = "adds to gradients that are stepped by outside and %s, %s"
+      it_captures(name:format(case[1], dtype), function()
+        assert_alike(function(wrap, note)
+          local model, optimizer, pass = passes(dtype ~= "float32" and dtype or nil)
+          local step = wrap(pass)
+          for i = 1, 14 do
+            note(step(dm.randn(4, 3)))
+            note(model.weight.grad)
+            if i % case[2] == 0 then
+              optimizer:step()
+              optimizer:zero_grad{set_to_none = case[3] == nil}
+            end
+            note(model.weight)
+          end
+        end)
+      end)
+    end
+  end
+
+  it_captures("leaves the gradients of the call, whichever kind it is of", function()
+    assert_alike(function(wrap, note)
+      local model, optimizer, pass = passes()
+      local step = wrap(function(x)
+        optimizer:zero_grad()
+        pass(x)
+        optimizer:step()
+      end)
+      for i = 1, 12 do
+        step(dm.randn(3 + i % 2, 3))
+        note(model.weight.grad)
+      end
+    end)
+  end)
+
+  it_captures("reads gradients that are not those of its capture", function()
+    assert_alike(function(wrap, note)
+      local model, optimizer, pass = passes()
+      local step = wrap(function()
+        nn.utils.clip_grad_norm_(model:parameters(), 0.5)
+        optimizer:step()
+      end)
+      for _ = 1, 10 do
+        optimizer:zero_grad()
+        pass(dm.randn(4, 3))
+        step()
+        note(model.weight)
+      end
+    end)
+  end)
+
+  for _, dtype in ipairs{"float16", "bfloat16"} do
+    it_captures("reads weights that are trained outside, in " .. dtype, function()
+      assert_alike(function(wrap, note)
+        local model, optimizer, pass = passes(dtype)
+        local predict = wrap(function(x)
+          return amp.autocast({dtype = dtype}, function() return model(x) end)
+        end)
+        for i = 1, 12 do
+          note(predict(dm.randn(4, 3)))
+          optimizer:zero_grad()
+          pass(dm.randn(4, 3))
+          optimizer:step()
+          if i % 5 == 0 then model:load_state_dict{weight = dm.randn(2, 3), bias = dm.randn(2)} end
+          note(predict(dm.randn(4, 3)))
+        end
+      end)
+    end)
+  end
+
+  it_captures("leaves the weights of convolutions to eager calls in between", function()
+    assert_alike(function(wrap, note)
+      local model = nn.Conv2d(2, 3, 3)
+      local optimizer = optim.SGD(model:parameters(), {lr = 0.1})
+      local step = wrap(function(x)
+        optimizer:zero_grad()
+        model(x):square():mean():backward()
+        optimizer:step()
+      end)
+      local predict = wrap(function(x) return dm.no_grad(function() return model(x) end) end)
+      for i = 1, 10 do
+        local x = dm.randn(2, 2, 5, 5)
+        step(x)
+        dm.no_grad(function() note(model(x)) end)
+        note(predict(x))
+        if i % 4 == 0 then
+          model:load_state_dict{weight = dm.randn(3, 2, 3, 3), bias = dm.ones(3)}
+        end
+        note(predict(x))
+      end
+    end)
+  end)
+
+  it_captures("notices data and frozen weights that are new", function()
+    assert_alike(function(wrap, note)
+      local model = nn.Linear(3, 2)
+      local optimizer = optim.SGD({model.weight}, {lr = 0.1})
+      local step = wrap(function(x)
+        optimizer:zero_grad()
+        model(x):square():sum():backward()
+        optimizer:step()
+      end)
+      local predict = wrap(function(x) return dm.no_grad(function() return model(x) end) end)
+      for i = 1, 24 do
+        step(dm.randn(4, 3))
+        note(predict(dm.randn(4, 3)))
+        note(model.weight.grad)
+        if i == 6 then model.weight.data = dm.randn(2, 3) end
+        if i == 15 then model.weight:requires_grad_(false) end
+        if i == 20 then model.weight:requires_grad_(true) end
+      end
+    end)
+  end)
+
   it_captures("warns of a scale that its floor holds, as the eager step does", function()
     local function run(wrap)
       local t = training{dtype = "float16"}

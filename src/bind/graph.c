@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "bind/bind.h"
+#include "engine/leaves.h"
 #include "op/optim/optim.h"
 
 static const char graph_name[] = "demilune.Graph";
@@ -11,6 +12,7 @@ static const char graph_name[] = "demilune.Graph";
 typedef struct Graph {
   const dm_GraphOps *ops;
   void *graph; /* NULL where its making failed */
+  dm_Leaves leaves;
 } Graph;
 
 static Graph *check_graph(lua_State *L) {
@@ -35,6 +37,8 @@ static int graph_gc(lua_State *L) {
   Graph *g = luaL_checkudata(L, 1, graph_name);
   if (g->graph) g->ops->graph_free(g->graph);
   g->graph = NULL;
+  dm_leaves_end(&g->leaves, false);
+  dm_leaves_clear(&g->leaves);
   return 0;
 }
 
@@ -49,15 +53,31 @@ static int use_pool(lua_State *L) {
 /* g:capture_begin(), g:capture_end(keep): between them work is recorded instead of run. */
 static int capture_begin(lua_State *L) {
   dm_enter(L);
-  const Graph *g = check_graph(L);
+  Graph *g = check_graph(L);
   DM_CHECK(L, g->ops->capture_begin(g->graph));
+  dm_leaves_begin(&g->leaves);
   return 0;
 }
 static int capture_end(lua_State *L) {
   dm_enter(L);
-  const Graph *g = check_graph(L);
-  DM_CHECK(L, g->ops->capture_end(g->graph, lua_toboolean(L, 2)));
+  Graph *g = check_graph(L);
+  const bool keep = lua_toboolean(L, 2), lacks = keep && g->leaves.has_failed;
+  dm_status st = g->ops->capture_end(g->graph, keep && !lacks);
+  if (lacks) st = dm_fail(DM_EMEM, "cuda.graph: out of memory for a graph's records");
+  dm_leaves_end(&g->leaves, keep && st == DM_OK);
+  DM_CHECK(L, st);
   return 0;
+}
+
+/* g:is_ready(): whether a launch would find the leaves as the capture has; copies of weights
+   that were written since are written anew. */
+static int is_ready(lua_State *L) {
+  dm_enter(L);
+  const Graph *g = check_graph(L);
+  bool ready;
+  DM_CHECK(L, dm_leaves_ready(&g->leaves, &ready));
+  lua_pushboolean(L, ready);
+  return 1;
 }
 
 /* g:launch(): queues all that was recorded. */
@@ -65,6 +85,7 @@ static int launch(lua_State *L) {
   dm_enter(L);
   const Graph *g = check_graph(L);
   DM_CHECK(L, g->ops->launch(g->graph));
+  dm_leaves_launched(&g->leaves);
   return 0;
 }
 
@@ -172,6 +193,16 @@ static int graph_copies(lua_State *L) {
   return 1;
 }
 
+/* graph_touch(params): a step that is recorded reads their gradients. */
+static int graph_touch(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  for (lua_Integer i = 1; lua_rawgeti(L, 1, i) != LUA_TNIL; i++) {
+    dm_leaves_touch(dm_check_tensor(L, -1));
+    lua_pop(L, 1);
+  }
+  return 0;
+}
+
 /* graph_drop(params): drops their gradients and 16-bit copies, which a capture that failed may
    have made and nothing has filled. */
 static int graph_drop(lua_State *L) {
@@ -186,20 +217,15 @@ static int graph_drop(lua_State *L) {
 }
 
 void dm_register_graph(lua_State *L, State *S) {
-  static const luaL_Reg graph[] = {{"use_pool", use_pool},
-                                   {"capture_begin", capture_begin},
-                                   {"capture_end", capture_end},
-                                   {"launch", launch},
-                                   {"n_step", n_step},
-                                   {"set_step", set_step},
-                                   {"n_node", n_node},
-                                   {"__gc", graph_gc},
-                                   {NULL, NULL}};
+  static const luaL_Reg graph[] = {
+      {"use_pool", use_pool},       {"capture_begin", capture_begin},
+      {"capture_end", capture_end}, {"is_ready", is_ready},
+      {"launch", launch},           {"n_step", n_step},
+      {"set_step", set_step},       {"n_node", n_node},
+      {"__gc", graph_gc},           {NULL, NULL}};
   dm_register_class(L, graph_name, graph, S);
 }
 
-const luaL_Reg dm_graph_functions[] = {{"graph", graph_new},
-                                       {"graph_stamp", graph_stamp},
-                                       {"graph_copies", graph_copies},
-                                       {"graph_drop", graph_drop},
-                                       {NULL, NULL}};
+const luaL_Reg dm_graph_functions[] = {
+    {"graph", graph_new},         {"graph_stamp", graph_stamp}, {"graph_copies", graph_copies},
+    {"graph_touch", graph_touch}, {"graph_drop", graph_drop},   {NULL, NULL}};

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bind/bind.h"
+#include "engine/leaves.h"
 #include "engine/observe.h"
 #include "engine/tape.h"
 #include "op/optim/optim.h"
@@ -196,7 +197,10 @@ static dm_Tensor **push_list(lua_State *L, int i, bool grads, int64_t *n) {
     lua_rawgeti(L, i, k);
     dm_Tensor *t = dm_check_tensor(L, -1);
     lua_pop(L, 1);
-    if (grads) t = t->grad;
+    if (grads) {
+      dm_leaves_touch(t);
+      t = t->grad;
+    }
     if (t) list[(*n)++] = t;
   }
   return list;
@@ -233,7 +237,9 @@ static int drop_grads(lua_State *L) {
   const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
   for (lua_Integer i = 1; i <= n; i++) {
     lua_rawgeti(L, 1, i);
-    dm_tensor_unref(&dm_check_tensor(L, -1)->grad);
+    dm_Tensor *t = dm_check_tensor(L, -1);
+    dm_leaves_drop(t);
+    dm_tensor_unref(&t->grad);
     lua_pop(L, 1);
   }
   return 0;

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "bind/bind.h"
 #include "cpu/vec.h"
+#include "engine/leaves.h"
 
 /* ---- one element to and from Lua ---- */
 
@@ -374,6 +375,7 @@ static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) 
   } else if (strcmp(key, "is_cuda") == 0) {
     lua_pushboolean(L, t->device.type == DM_CUDA);
   } else if (strcmp(key, "grad") == 0) {
+    dm_leaves_touch(t);
     if (t->grad) dm_push_tensor(L, S, dm_tensor_ref(t->grad));
     else lua_pushnil(L);
   } else if (strcmp(key, "requires_grad") == 0) {
@@ -450,6 +452,7 @@ static int tensor_index(lua_State *L) {
    device. x takes a reference of its own; the old gradient's is given back. */
 static int set_grad(lua_State *L, dm_Tensor *t) {
   if (lua_isnil(L, 3)) {
+    dm_leaves_drop(t);
     dm_tensor_unref(&t->grad);
     return 0;
   }
@@ -471,6 +474,7 @@ static int set_grad(lua_State *L, dm_Tensor *t) {
   if (dm_tensor_requires_grad(g)) DM_CHECK(L, dm_tensor_alias(g, &mine));
   else mine = dm_tensor_ref(g);
   mine->flags |= g->flags & DM_T_SCALED;
+  dm_leaves_drop(t);
   dm_tensor_unref(&t->grad);
   t->grad = mine;
   return 0;

@@ -26,6 +26,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/call.h"
+#include "engine/leaves.h"
 #include "engine/observe.h"
 #include "engine/regions.h"
 #include "engine/remake.h"
@@ -272,6 +273,7 @@ static void drop_waiting(Pass *p) {
 
 /* out[i] becomes leaf i's gradient, or is added to one that came meanwhile. */
 static dm_status hand_out(const Waiting *w, dm_Tensor *wide) {
+  dm_leaves_touch(w->leaf);
   if (w->leaf->grad) DM_TRY(accumulate(&w->leaf->grad, wide, false, false));
   else w->leaf->grad = dm_tensor_ref(wide);
   if (w->scaled) w->leaf->grad->flags |= DM_T_SCALED;
@@ -372,6 +374,7 @@ static dm_status give_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
   dm_status st = DM_OK;
   const bool create = p->flags & DM_CREATE_GRAPH;
   if (is_waiting(p, leaf)) DM_GO(widen_waiting(p));
+  if (!p->want) dm_leaves_touch(leaf);
   DM_GO(check_fit(leaf, "a new gradient", mine));
   if (p->want) {
     for (int i = 0; i < p->n_want; i++)

@@ -20,6 +20,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/leaves.h"
 #include "engine/observe.h"
 #include "engine/policy.h"
 #include "engine/tape.h"
@@ -462,6 +463,7 @@ call_with_defaults(int id, int n_in, dm_Tensor *const *in, dm_Tensor **out, int 
 dm_status dm_call_n(int id, int n_in, dm_Tensor *const *in, const void *attr, dm_Tensor **out,
                     int *n_out) {
   const dm_OpInfo *op = &dm_ops[id];
+  dm_leaves_see(n_in, in);
   if (!attr && op->signature->n_attr) return call_with_defaults(id, n_in, in, out, n_out);
   const dm_AutocastState *a = &dm_thread_state()->autocast;
   if (dm_autocast_on(a) && dm_autocast_concerns(a, op))
@@ -682,6 +684,7 @@ static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *con
 
 dm_status dm_call_inplace(int id, int n_in, dm_Tensor *const *in, const void *attr) {
   const dm_OpInfo *op = &dm_ops[id];
+  dm_leaves_see(n_in, in);
   if (!dm_observed()) return change_unobserved(op, n_in, in, attr);
   dm_Event e = {.op = op, .name = op->name, .inplace = true, .n_in = n_in, .in = in, .out = in};
   dm_observe_begin(&e);

@@ -75,6 +75,7 @@ end
 local function record(self, group, formula, arguments, run, found_inf)
   local graph = replay.graph
   local copies, i = core.graph_copies(group.params), graph:n_step() + 1
+  core.graph_touch(group.params)
   run(self, group, found_inf)
   if graph:n_step() < i then return end -- no parameter has a gradient
   replay.note{
