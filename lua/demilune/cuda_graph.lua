@@ -48,9 +48,16 @@ local function check_tensor(self, i, x)
   end
 end
 
--- The kind of the arguments, as a string: calls of one kind share a graph.
+-- What is switched on around the call, as a string: the function may compute something else by it.
+local function modes_of()
+  return ("%s %s %s %s %s"):format(core.is_grad_enabled(), core.is_inference_mode_enabled(),
+    core.is_autocast_enabled "cuda" and core.get_autocast_dtype "cuda",
+    core.is_autocast_enabled "cpu" and core.get_autocast_dtype "cpu", core.get_default_dtype())
+end
+
+-- The kind of the call, as a string: calls of one kind share a graph.
 local function kind_of(self, n, given)
-  local parts = {}
+  local parts = {[0] = modes_of()}
   for i = 1, n do
     local v = given[i]
     if core.is_tensor(v) then
@@ -63,7 +70,7 @@ local function kind_of(self, n, given)
         type(v))
     end
   end
-  return table.concat(parts, "; ")
+  return table.concat(parts, "; ", 0)
 end
 
 -- Tensors out of autograd's graph, in tables too; what else the function returns stays.
@@ -279,7 +286,7 @@ local bind = options.signature("cuda.graph",
 --- A function that does what fn does, on the GPU by one launch.
 ---
 --- step(...) takes tensors on the device, numbers, strings and booleans. The first `warmup` calls
---- of a kind (shapes, dtypes, numbers) run fn as it is,
+--- of a kind (shapes, dtypes, numbers, and autocast or no_grad around the call) run fn as it is,
 --- the next one captures it, later ones copy their tensors in and launch: fn changes those copies.
 --- At most max_graphs kinds are kept; the one that was not used for longest goes. Each has a pool
 --- of memory of its own, about as large as what a step takes.

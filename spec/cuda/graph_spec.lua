@@ -392,6 +392,28 @@ describe("dm.cuda.graph", function()
     end)
   end)
 
+  it_captures("is of another kind under autocast, without gradients, by another dtype", function()
+    assert_alike(function(wrap, note)
+      local model = nn.Linear(3, 2)
+      local step = wrap(function(x)
+        local y = model(x)
+        return y + dm.ones(2), y.requires_grad and y:sum() or nil
+      end)
+      for _ = 1, 6 do
+        local x = dm.randn(4, 3)
+        local function both_of() for _, t in ipairs{step(x)} do note(t) end end
+        both_of()
+        dm.no_grad(both_of)
+        amp.autocast({dtype = "bfloat16"}, both_of)
+        amp.autocast({dtype = "float16"}, both_of)
+        dm.set_default_dtype "float64"
+        local ok, why = pcall(both_of)
+        dm.set_default_dtype "float32"
+        assert(ok, why)
+      end
+    end)
+  end)
+
   it_captures("warns of a scale that its floor holds, as the eager step does", function()
     local function run(wrap)
       local t = training{dtype = "float16"}
