@@ -371,7 +371,7 @@ describe("dm.cuda.graph", function()
     end)
   end)
 
-  it_captures("notices data and frozen weights that are new", function()
+  it_captures("notices data, groups and frozen weights that are new", function()
     assert_alike(function(wrap, note)
       local model = nn.Linear(3, 2)
       local optimizer = optim.SGD({model.weight}, {lr = 0.1})
@@ -386,6 +386,7 @@ describe("dm.cuda.graph", function()
         note(predict(dm.randn(4, 3)))
         note(model.weight.grad)
         if i == 6 then model.weight.data = dm.randn(2, 3) end
+        if i == 10 then optimizer:add_param_group{params = {model.bias}, lr = 0.5} end
         if i == 15 then model.weight:requires_grad_(false) end
         if i == 20 then model.weight:requires_grad_(true) end
       end

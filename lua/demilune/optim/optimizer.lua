@@ -161,6 +161,13 @@ local function parts_of(group)
   return parts
 end
 
+-- How many parameters each group has, as a string.
+local function sizes_of(groups)
+  local sizes = {}
+  for i, group in ipairs(groups) do sizes[i] = #group.params end
+  return table.concat(sizes, " ")
+end
+
 local function update(self, group, found_inf)
   self:update(group, found_inf and group.params[1] and found_inf:to(group.params[1].device))
 end
@@ -196,6 +203,7 @@ function Optimizer:step(closure, found_inf)
   if replay.graph then
     replay.note{
       before = function() self.steps = self.steps + 1 end,
+      stamp = function() return sizes_of(self.param_groups) end,
       undo = function() self.steps = self.steps - 1 end,
     }
   end
