@@ -415,6 +415,27 @@ describe("dm.cuda.graph", function()
     end)
   end)
 
+  it_captures("moves an exponential mean of weights, and counts its updates", function()
+    assert_alike(function(wrap, note)
+      local model, optimizer, pass = passes()
+      local mean
+      dm.device("cpu", function()
+        mean = optim.swa_utils.AveragedModel(model, {decay = 0.9})
+      end)
+      local step = wrap(function(x)
+        optimizer:zero_grad()
+        pass(x)
+        optimizer:step()
+        mean:update_parameters(model)
+      end)
+      for _ = 1, 8 do
+        step(dm.randn(4, 3))
+        note(mean.module.weight)
+        note(mean.n_averaged)
+      end
+    end)
+  end)
+
   it_captures("warns of a scale that its floor holds, as the eager step does", function()
     local function run(wrap)
       local t = training{dtype = "float16"}
@@ -640,6 +661,16 @@ describe("what dm.cuda.graph cannot capture", function()
     end)
     assert.equal("cuda.graph: amp.step: a step that not every call takes (accumulate) cannot be "
       .. "captured", (failure(step, dm.ones(1, 2))))
+  end)
+
+  it_captures("a mean of weights whose share changes", function()
+    local model = nn.Linear(2, 1)
+    local mean
+    dm.device("cpu", function() mean = optim.swa_utils.AveragedModel(model) end)
+    local step = graphed(function() mean:update_parameters(model) end)
+    assert.equal("cuda.graph: AveragedModel: an update whose share is the host's (use decay) "
+      .. "cannot be captured", (failure(step)))
+    assert.equal(WARMUP, mean.n_averaged:item())
   end)
 
   it_captures("wrong arguments", function()

@@ -75,10 +75,23 @@ local function mean_of(self, means, values, n, share)
   for i, mean in ipairs(ours) do mean:copy_(self.avg_fn(mean, theirs[i], n)) end
 end
 
+-- An update within a graph (demilune.cuda_graph), whose launches repeat its share: that of the
+-- decay, which stays the same from the second one on.
+local function record_update(self, n)
+  if not self.decay or n == 0 then
+    replay.refuse "AveragedModel: an update whose share is the host's (use decay)"
+  end
+  replay.note{
+    before = function() self.n_averaged:add_(1) end,
+    undo = function() self.n_averaged:sub_(1) end,
+  }
+end
+
 --- Takes the weights that `model` has now into the mean.
 function AveragedModel:update_parameters(model)
   local _ <close> = core.no_grad()
   local n = self.n_averaged:item()
+  if replay.graph then record_update(self, n) end
   local share = n == 0 and 1 or self.decay and 1 - self.decay or 1 / (n + 1)
   mean_of(self, self.module:parameters(), model:parameters(), n, share)
   local theirs = model:buffers()
