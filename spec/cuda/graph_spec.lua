@@ -393,6 +393,26 @@ describe("dm.cuda.graph", function()
     end)
   end)
 
+  it_captures("captures a step that makes the first 16-bit copy of one weight", function()
+    assert_alike(function(wrap, note)
+      local model, optimizer, pass = passes()
+      local step = wrap(function(x)
+        optimizer:zero_grad()
+        pass(x)
+        optimizer:step()
+      end)
+      for i = 1, 8 do
+        local x = dm.randn(4, 3)
+        dm.no_grad(function()
+          note(amp.autocast({dtype = "bfloat16"}, function() return model(x) end))
+        end)
+        step(x)
+        note(model.weight)
+        if i == WARMUP then model.weight.data = model.weight.data:clone() end
+      end
+    end)
+  end)
+
   it_captures("is of another kind under autocast, without gradients, by another dtype", function()
     assert_alike(function(wrap, note)
       local model = nn.Linear(3, 2)

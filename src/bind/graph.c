@@ -176,20 +176,18 @@ static int graph_stamp(lua_State *L) {
   return 1;
 }
 
-/* graph_copies(params) -> an integer made of the addresses of their 16-bit copies; nil where
-   there is none. */
+/* graph_copies(params) -> the addresses of their 16-bit copies, 0 where there is none. */
 static int graph_copies(lua_State *L) {
-  bool any = false;
-  uint64_t hash = 0;
   luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  lua_newtable(L);
   for (lua_Integer i = 1; lua_rawgeti(L, 1, i) != LUA_TNIL; i++) {
     const dm_Tensor *p = dm_check_tensor(L, -1);
-    any |= p->low != NULL;
-    hash = mixed(hash, address_of(p->low));
+    lua_pushinteger(L, (lua_Integer)address_of(p->low));
+    lua_rawseti(L, 2, i);
     lua_pop(L, 1);
   }
-  if (any) lua_pushinteger(L, (lua_Integer)hash);
-  else lua_pushnil(L);
+  lua_pop(L, 1);
   return 1;
 }
 

@@ -85,9 +85,12 @@ local function record(self, group, formula, arguments, run, found_inf)
         arguments(group)), group.master_weights, group.stochastic_rounding)
     end,
     check = function()
-      if not copies or copies == core.graph_copies(group.params) then return end
-      replay.refuse("%s: a step while an earlier graph of autograd holds a weight's 16-bit copy",
-        self.class)
+      for k, now in ipairs(core.graph_copies(group.params)) do
+        if copies[k] ~= 0 and now ~= 0 and copies[k] ~= now then
+          replay.refuse("%s: a step while an earlier graph of autograd holds a weight's 16-bit "
+            .. "copy", self.class)
+        end
+      end
     end,
   }
 end
