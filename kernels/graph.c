@@ -80,9 +80,9 @@ static dm_status grow(Graph *g) {
   return DM_OK;
 }
 
-/* Memory outside of the pool, where an earlier launch of the graph may have written: what the
-   host sends before a launch has to outlast all of it. */
-static dm_status lasting(int64_t n, void **out) {
+/* In the pool an earlier launch of the graph may have written: what the host sends before a
+   launch has to outlast all of it. */
+dm_status dm_graph_lasting(int64_t n, void **out) {
   Graph *pool = pooled;
   pooled = NULL;
   const dm_status st = dm_cuda_scratch(n, out);
@@ -97,7 +97,7 @@ static dm_status add(Graph *g, uint64_t site, const void *bytes, int64_t n, bool
   Kept k = {.site = site, .n = n, .is_step = is_step};
   k.bytes = dm_alloc(n ? n : 1);
   if (!k.bytes) return no_records();
-  const dm_status st = lasting(n, &k.p);
+  const dm_status st = dm_graph_lasting(n, &k.p);
   if (st != DM_OK) {
     dm_free(k.bytes);
     return st;
@@ -140,7 +140,7 @@ dm_status dm_graph_keep_generator(const dm_Generator *host, const dm_Generator *
     return dm_graph_refuse("a seed, a generator's state or a draw on the CPU");
   if (!g->on_device) {
     void *p;
-    DM_TRY(lasting(sizeof *was, &p));
+    DM_TRY(dm_graph_lasting(sizeof *was, &p));
     g->on_device = p;
   }
   g->drawn += host->offset - was->offset;

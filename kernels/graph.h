@@ -21,6 +21,9 @@ dm_status dm_graph_check_stream(int device, cudaStream_t stream);
    warmed up there, or the stream itself. */
 void *dm_graph_pool(int device, cudaStream_t stream);
 
+/* dm_cuda_scratch, but never from a graph's pool: for what outlives the graph. */
+dm_status dm_graph_lasting(int64_t n, void **out);
+
 /* dm_cuda_keep (keep.h) during a capture: the copy is the graph's own, and gets its bytes
    before the first launch. */
 dm_status dm_graph_keep(uint64_t site, const void *bytes, int64_t n, void **out);

@@ -68,7 +68,7 @@ static dm_status own(Kept *k, uint64_t site, int64_t n) {
   if (k->capacity < n || k->device != dm_cuda_device() || k->stream != dm_cuda_stream()) {
     drop(k);
     const int64_t capacity = capacity_for(n);
-    DM_TRY(dm_cuda_scratch(capacity, &k->p));
+    DM_TRY(dm_graph_lasting(capacity, &k->p));
     k->device = dm_cuda_device();
     k->mirror = dm_alloc(capacity);
     if (!k->mirror) {
