@@ -218,6 +218,7 @@ describe("batch_norm by cuDNN", function()
 
   local function counts(environment, program)
     return both.counts(environment, [[
+      dm.manual_seed(12)
       local GAP = {float32 = 1e-5, bfloat16 = 4e-2, float16 = 4e-3, float64 = 1e-12}
       local function norm(dtype, shape, how)
         how = how or {}
@@ -237,8 +238,8 @@ describe("batch_norm by cuDNN", function()
         end
         local want, got = run "cpu", run "cuda"
         for i, v in ipairs(want) do
-          local over = (v:double() - got[i]:cpu():double()):abs() - GAP[dtype] * 8
-            - v:double():abs() * GAP[dtype]
+          local gap = math.max(GAP[dtype], v.dtype == "float32" and 1e-6 or 0) -- running statistics
+          local over = (v:double() - got[i]:cpu():double()):abs() - gap * 8 - v:double():abs() * gap
           assert(over:max():item() <= 0, dtype .. " result " .. i)
         end
       end
