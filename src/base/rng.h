@@ -51,8 +51,7 @@ static inline DM_HD double dm_uniform_f64(uint32_t hi, uint32_t lo) {
   return (double)u * 1.1102230246251565e-16; /* 2^-53 */
 }
 
-/* The bits of such a float32 that a dtype's number keeps: rounding would make 1 of the largest.
- */
+/* The bits of such a float32 that a dtype keeps: rounding would make 1 of the largest. */
 static inline DM_HD uint32_t dm_uniform_bits(int dtype) {
 #define CUT(X, E, S, BITS, NAME, METHOD, RANK, NPY, ST, AT, DIGITS, ...) \
   if (dtype == DM_##E) return ~0u << (23 - DIGITS);

@@ -404,7 +404,7 @@ static int hook_remove(lua_State *L) {
   return 0;
 }
 
-/* Calls a hook with the leaf whose gradient was added to x.grad; what it returns is dropped. */
+/* Calls a hook with the leaf whose gradient was added to x.grad, and drops its result. */
 static dm_status after_hook_call(void *ctx, dm_Tensor **leaf) {
   Crossing x = {.name = "hook", .n_in = 1, .in = leaf};
   return cross(ctx, &x);

@@ -741,8 +741,7 @@ static int is_tensor(lua_State *L) {
 }
 
 /* parameter(t, requires_grad = true) -> t, marked as a parameter of a module; it leaves its
-   scope. A parameter is a leaf: of a tensor that is none, one without history on its storage.
- */
+   scope. A parameter is a leaf: of a tensor that is none, one without history on its memory. */
 static int make_parameter(lua_State *L) {
   State *const S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);

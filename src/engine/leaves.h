@@ -38,7 +38,7 @@ typedef struct dm_Leaves {
 
 /* Notes leaves of this thread in l, until the end. */
 void dm_leaves_begin(dm_Leaves *l);
-/* keep: the step is as it was recorded; else what it has set and never computed is dropped. */
+/* keep: the step is as it was recorded; else gradients and copies that it never computed go. */
 void dm_leaves_end(dm_Leaves *l, bool keep);
 
 /* Whether launches find what the capture found. Copies of weights that were written since are

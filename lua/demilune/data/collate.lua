@@ -11,7 +11,7 @@ local collate = {}
 
 local collate_values
 
--- Raises where a list has another length than the first: what is beyond that would be lost.
+-- Raises where a list has another length than the first: values beyond that would be lost.
 local function check_length(what, n, first)
   if n ~= first then
     caller.raise("DataLoader: %s %d values in one sample and %d in another; hint: give a "

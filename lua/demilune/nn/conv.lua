@@ -123,7 +123,7 @@ local function conv(dims)
     padding_mode: 'zeros'|'reflect'|'replicate'|'circular' = 'zeros', device?: device,
     dtype?: dtype]], op)
 
-  -- Makes the options of the op, and what is padded before it, of the fields.
+  -- Makes the options of the op, and of the padding before it, from the fields.
   local function settle(self)
     self.stride = tuple(name, "stride", self.stride, dims)
     self.dilation = tuple(name, "dilation", self.dilation, dims)

@@ -6,7 +6,7 @@ local options = require "demilune.options"
 
 local fusion = {}
 
--- The scale of each channel, and what it adds to zero.
+-- Of each channel the scale, and the shift, the norm's value of 0.
 local function line_of(mean, var, eps, weight, bias)
   local scale = (var + eps):rsqrt()
   if weight then scale = scale * weight end
