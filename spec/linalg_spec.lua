@@ -120,6 +120,9 @@ describe("dm.linalg", function()
     refuses("mode \"complete\" has no gradient", function()
       linalg.qr(tall, "complete"):sum():backward()
     end)
+    refuses("mode \"r\" has no gradient", function()
+      select(2, linalg.qr(tall, "r")):sum():backward()
+    end)
   end)
 
   it("solves least squares by each driver", function() -- ranks and values as in PyTorch 2.15

@@ -208,13 +208,14 @@ void linalg_solve_triangular_grad(dm_Grad *g) {
 void linalg_qr_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *q = g->out[0], *r = g->out[1], *gq = g->gy[0], *gr = g->gy[1];
-  const int64_t m = dm_rows(q), k = dm_rows(r), n = dm_columns(r),
-                mode = DM_ATTR(dm_LinalgQrAttr, g)->mode;
-  if (mode == DM_QR_R || k > n) {
+  /* Mode "r" has no Q: a vector of no elements. */
+  const bool only_r = DM_ATTR(dm_LinalgQrAttr, g)->mode == DM_QR_R;
+  const int64_t k = dm_rows(r), n = dm_columns(r), m = only_r ? k : dm_rows(q);
+  if (only_r || k > n) {
     x->st = dm_fail(DM_EARG,
                     "linalg.qr: mode \"%s\" has no gradient here; hint: "
                     "mode = \"reduced\"",
-                    mode == DM_QR_R ? "r" : "complete");
+                    only_r ? "r" : "complete");
     return;
   }
   dm_Tensor *product = gq ? x_matmul(x, x_turned(x, q), gq) : NULL;
