@@ -604,7 +604,8 @@ static void check_wino(const dm_Kernel *kn, const dm_Kernel *plain) {
   }
 }
 
-/* The transforms of 4 x 4 outputs, of all lanes at once. */
+/* The transforms of 4 x 4 outputs, of all lanes at once. Some kernels fuse multiplications and
+   additions, so results differ by roundings of the largest. */
 static void check_wino4(const dm_Kernel *kn, const dm_Kernel *plain) {
   enum { LANES = 16, E = LANES + 3, SIZE = 35 * E + LANES, OUT = 16 * LANES };
   void *d = random_array(DM_F32, 36 * LANES), *dy = random_array(DM_F32, 16 * LANES);
@@ -619,8 +620,13 @@ static void check_wino4(const dm_Kernel *kn, const dm_Kernel *plain) {
       else if (pass == 1) k->wino4_grad(dy, to[i], E);
       else k->wino4_out(m, E, 0.5f, to[i]);
     }
-    check(guards_hold(DM_F32, size, to[0]) && memcmp(to[0], to[1], (size_t)size * 4) == 0,
-          "kernel: Winograd's transforms of 4 x 4 outputs");
+    double largest = 0;
+    for (int64_t j = 0; j < size; j++) largest = fmax(largest, fabs(get(DM_F32, to[1], j)));
+    bool ok = guards_hold(DM_F32, size, to[0]);
+    for (int64_t j = 0; j < size; j++)
+      ok = ok &&
+           fabs(get(DM_F32, to[0], j) - get(DM_F32, to[1], j)) <= 8 * eps_of(DM_F32) * largest;
+    check(ok, "kernel: Winograd's transforms of 4 x 4 outputs");
     free_array(to[0]), free_array(to[1]);
   }
   free_array(d), free_array(dy), free_array(m);

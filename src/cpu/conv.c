@@ -53,18 +53,20 @@ static bool serves_depthwise(const dm_ConvDims *d, dm_DType t, Pass pass) {
 }
 
 /* 3 x 3 kernels of stride 1 with enough channels to pay for the transforms. Processors that
-   multiply pairs of bfloat16 do that twice as fast and without transforms: a step of
-   ResNet-18 on 32 x 32 images took 0.83 of the time that F(2 x 2, 3 x 3) took. In dw a
-   transform pays by the products that use it, and costs more in short rows. */
+   multiply pairs of bfloat16 do that in half the time of float32 (AMX: far less) and without
+   transforms; of those only F(4 x 4, 3 x 3), with a quarter of the products, wins against
+   pairs. In dw a transform pays by the products that use it, and costs more in short rows. */
 static bool serves_winograd(const dm_ConvDims *d, dm_DType t, Pass pass) {
   enum { CHANNELS = 32, DW_WORTH = 640 /* channels times tiles of a row */ };
   const int64_t channels = dm_min_i64(d->c, d->o);
   const int64_t rows = dm_ceil_div(d->p, 2), cols = dm_ceil_div(d->q, 2);
-  if (dm_kernel_for(t)->pairs || dm_compute_dtype(t) != DM_F32) return false;
+  if (dm_compute_dtype(t) != DM_F32) return false;
   if (d->r != 3 || d->s != 3 || d->groups != 1 || channels < CHANNELS) return false;
   if (d->stride[0] != 1 || d->stride[1] != 1 || d->dil[0] != 1 || d->dil[1] != 1) return false;
   if (d->pad[0] > 2 || d->pad[1] > 2) return false;
   if (d->p < 4 || d->q < 4 || d->h < 4 || d->w < 4) return false;
+  const dm_Kernel *kn = dm_kernel_for(t);
+  if (kn->pairs && (kn->tiles || !dm_winograd_is_large(d, pass == DX))) return false;
   return pass != DW || (d->n * rows * cols >= DM_WINOGRAD_DW_TILES &&
                         channels * dm_min_i64(cols, DM_WINOGRAD_STRIP) >= DW_WORTH);
 }

@@ -494,11 +494,15 @@ static int64_t products(int size, int64_t p, int64_t q) {
 
 /* Planes that end with tiles of which little is stored save nothing by larger ones; few tiles
    do not pay for 36 matrices of weights or of sums, nor do matrices that no cache holds. */
-static int size_for(const Wino *j) {
+static int size_for(int64_t n, int64_t p, int64_t q, int64_t weights) {
   enum { TILES = 64, MOST_WEIGHTS = (24 << 20) / (MOST_PATCH * MOST_PATCH * 4) };
-  const int64_t n_tile = j->n * dm_ceil_div(j->p, MOST) * dm_ceil_div(j->q, MOST);
-  const bool less = 4 * products(MOST, j->p, j->q) <= 3 * products(2, j->p, j->q);
-  return less && n_tile >= TILES && j->in * j->out <= MOST_WEIGHTS ? MOST : 2;
+  const int64_t n_tile = n * dm_ceil_div(p, MOST) * dm_ceil_div(q, MOST);
+  const bool less = 4 * products(MOST, p, q) <= 3 * products(2, p, q);
+  return less && n_tile >= TILES && weights <= MOST_WEIGHTS ? MOST : 2;
+}
+
+bool dm_winograd_is_large(const dm_ConvDims *d, bool dx) {
+  return size_for(d->n, dx ? d->h : d->p, dx ? d->w : d->q, d->c * d->o) == MOST;
 }
 
 /* Forward or dx: transforms the weights once, then runs the strips as tasks. The transforms of
@@ -506,7 +510,7 @@ static int size_for(const Wino *j) {
    Tasks are smaller where they are fewer than the threads, which share each step where there
    are fewer groups of strips: that changes who computes an element, not how. */
 static dm_status run(Wino *j, const char *op) {
-  cut_tiles(j, size_for(j));
+  cut_tiles(j, size_for(j->n, j->p, j->q, j->in * j->out));
   const int64_t strips = dm_ceil_div(j->n_tile, LANES);
   j->n_strip = TASK_BYTES / (j->positions * LANES * (j->in + j->out) * 4);
   j->n_strip = dm_max_i64(1, dm_min_i64(STRIPS, j->n_strip));
@@ -695,7 +699,7 @@ static void reduce_positions(void *ctx, int64_t begin, int64_t end) {
 dm_status dm_winograd_dw(const dm_ConvDims *dims, dm_DType t, const void *dy, const void *x,
                          void *dw) {
   Dw d = {.t = forward(dims, t, x), .dy = dy, .dw = dw};
-  cut_tiles(&d.t, size_for(&d.t));
+  cut_tiles(&d.t, size_for(d.t.n, d.t.p, d.t.q, d.t.in * d.t.out));
   const int64_t in = d.t.in, out = d.t.out, positions = d.t.positions;
   const int64_t most = CHUNK_BYTES / (positions * (in + out) * 4);
   const int64_t chunk = dm_even_part(d.t.n_tile, dm_max_i64(DM_WINOGRAD_DW_TILES, most), LANES);

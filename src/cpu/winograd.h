@@ -13,5 +13,7 @@ enum {
 dm_ConvForwardFn dm_winograd_fwd;
 dm_ConvDxFn dm_winograd_dx;
 dm_ConvDwFn dm_winograd_dw;
+/* Whether forward and dw, or dx, use tiles of 4 x 4 outputs. */
+bool dm_winograd_is_large(const dm_ConvDims *d, bool dx);
 
 #endif
