@@ -25,6 +25,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local Module = require "demilune.nn.module"
 local options = require "demilune.options"
 local replay = require "demilune.replay"
 
@@ -93,8 +94,8 @@ end
 
 -- ---- one kind of arguments ----
 
--- {graph, inputs, n, runs, used, optimizers, effects, results, is_old}: effects and results are
--- there once it is captured.
+-- {graph, inputs, n, runs, used, optimizers, effects, results, modes, is_old}: effects, results and
+-- modes, of the modules that ran, are there once it is captured.
 local function new_entry(self, n, given)
   local entry = {graph = core.graph(self.device), inputs = {}, n = n, runs = 0,
     optimizers = setmetatable({}, {__mode = "k"})}
@@ -161,7 +162,10 @@ local function record(self, entry)
   entry.graph:capture_begin()
   collectgarbage "stop"
   replay.begin(entry.graph)
+  local modes = {}
+  Module.collect(modes)
   local results = called(self, entry, named_pcall, table.unpack(entry.inputs, 1, entry.n))
+  Module.collect(nil)
   local effects = replay.finish()
   local ok, why = results[1], results[2]
   for _, effect in ipairs(effects) do
@@ -178,7 +182,8 @@ local function record(self, entry)
     take_back(entry, effects)
     error(why, 0)
   end
-  return effects, results
+  for module in pairs(modes) do modes[module] = module.training end
+  return effects, results, modes
 end
 
 local function note_stamps(effects)
@@ -187,9 +192,13 @@ local function note_stamps(effects)
   end
 end
 
--- Whether the step would be recorded as it was: no parameter, gradient or state was exchanged.
+-- Whether the step would be recorded as it was: no parameter, gradient or state was exchanged, and
+-- all modules are in the modes in which the capture left them.
 local function is_valid(entry)
   if not entry.graph:is_ready() then return false end
+  for module, mode in pairs(entry.modes) do
+    if module.training ~= mode then return false end
+  end
   for _, effect in ipairs(entry.effects) do
     if effect.stamp and effect.stamp() ~= effect.stamped then return false end
   end
@@ -255,9 +264,9 @@ local function call(self, ...)
     local results = warm_up(self, entry)
     return table.unpack(results, 1, results.n)
   end
-  local effects, results = record(self, entry)
+  local effects, results, modes = record(self, entry)
   note_stamps(effects)
-  entry.effects, entry.results = effects, results
+  entry.effects, entry.results, entry.modes = effects, results, modes
   return launch(entry)
 end
 Graphed.__call = call
@@ -297,10 +306,10 @@ local bind = options.signature("cuda.graph",
 ---
 --- A part of a step may be captured, such as its passes without the optimizer. Where something
 --- else writes parameters in between (load_state_dict, an optimizer), the next launch reads them;
---- where it exchanges parameters, gradients or state, or freezes a parameter, the next call runs
---- fn as it is; if need be, it is captured anew. fn must not change what it does otherwise:
---- train() or eval(), clip norms, tensors on the CPU, buffers in other memory and the like are
---- read by the capture alone.
+--- where it exchanges parameters, gradients or state, freezes a parameter, or sets the modules
+--- that fn calls to train() or eval(), the next call runs fn as it is; if need be, it is captured
+--- anew. fn must not change what it does otherwise: clip norms, tensors on the CPU, buffers in
+--- other memory and the like are read by the capture alone.
 ---
 --- Raises at fn's line what cannot be captured: reading a tensor (item, printing, x[mask]), copies
 --- between host and device, other streams, shuffles, seeds, optimizers whose steps read numbers

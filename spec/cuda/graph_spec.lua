@@ -224,6 +224,24 @@ describe("dm.cuda.graph", function()
     assert.same(run(plain), run(graphed))
   end)
 
+  it_captures("notices modules that go to eval() or train() between the calls", function()
+    local function run(wrap)
+      local t = training{model = "cnn"}
+      local step, bits = wrap(t.step), {}
+      for i, batch in ipairs(batches(t, 24, {})) do
+        if i == 8 then t.model[2]:eval() -- the batch norm alone
+        elseif i == 13 then t.model:train()
+        elseif i == 18 then t.model:eval() end
+        bits[i] = both.bits(step(batch[1], batch[2]):detach())
+      end
+      for name, v in pairs(t.model:state_dict()) do bits[name] = both.bits(v) end
+      return bits, step
+    end
+    local bits, step = run(graphed)
+    assert.same(run(plain), bits)
+    assert.equal(1, step:count())
+  end)
+
   it_captures("notices parameters and state that something else writes", function()
     local function run(wrap)
       local t = training{dtype = "float16", optimizer = "Adam"}

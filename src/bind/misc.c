@@ -409,6 +409,14 @@ static int call_done(lua_State *L, int status, lua_KContext context) {
   return lua_gettop(L) - 1;
 }
 
+/* Notes the module at 1 in the table on top, if it is one. */
+static void note_module(lua_State *L) {
+  if (!lua_istable(L, -1)) return;
+  lua_pushvalue(L, 1);
+  lua_pushboolean(L, true);
+  lua_rawset(L, -3);
+}
+
 /* module(...) -> results of forward, or of call_observed for a module with hooks or under an
    observer. The module stays at 1, where an error's message finds it (see nn/module.lua); no
    error is caught, so that a traceback has all frames. */
@@ -419,6 +427,8 @@ static int module_call(lua_State *L) {
   lua_rawget(L, 1);
   lua_rawgeti(L, lua_upvalueindex(UP_OBSERVER), 1);
   const bool observed = lua_toboolean(L, -1) || lua_toboolean(L, -2);
+  lua_rawgeti(L, lua_upvalueindex(UP_OBSERVER), 2);
+  note_module(L);
   lua_settop(L, n);
   lua_pushvalue(L, lua_upvalueindex(observed ? UP_CALL_OBSERVED : UP_FORWARD));
   if (!observed) lua_gettable(L, 1);
@@ -429,7 +439,8 @@ static int module_call(lua_State *L) {
 }
 
 /* _module_caller(observer, call_observed) -> __call of modules. call_observed serves modules
-   whose field _has_hooks is true, and all modules while observer[1] is set. */
+   whose field _has_hooks is true, and all modules while observer[1] is set. While observer[2]
+   is a table, it gets [module] = true. */
 static int module_caller(lua_State *L) {
   lua_settop(L, 2);
   lua_pushliteral(L, "forward");

@@ -667,7 +667,8 @@ function caller.inside()
   return ("in %s%s: "):format(path == "" and "" or "model" .. path .. " ", name)
 end
 
--- [1]: the function that is told which module runs, or nil: see Module.observe.
+-- [1]: the function that is told which module runs, or nil: see Module.observe. [2]: a table that
+-- gets each module that runs, or nil: see Module.collect.
 local observer = {}
 Module._observer = observer
 
@@ -714,6 +715,9 @@ end
 --- fn(module) is called before each forward and returns the id of the module path
 --- (core._module_number) that is set again after it, also after an error. nil ends this.
 function Module.observe(fn) observer[1] = fn end
+
+--- Each module that is called from now on becomes a key of this table; nil ends this.
+function Module.collect(modules) observer[2] = modules end
 
 -- A hook may replace the (first) output by what it returns.
 local function run_hooks(self, inputs, output, ...)
