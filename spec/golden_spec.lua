@@ -100,8 +100,8 @@ local function run_in_place(c, kind)
   if c.gout then check_gradients(c, kind, {x}, made) end
 end
 
-local OPS = {"create", "view", "unary", "binary", "compare", "activation", "reduce", "index",
-  "keys", "sort", "softmax", "distance", "derived", "matmul", "conv", "pool", "nd", "norm",
+local OPS = {"create", "view", "unary", "binary", "compare", "integers", "activation", "reduce",
+  "index", "keys", "sort", "softmax", "distance", "derived", "matmul", "conv", "pool", "nd", "norm",
   "layers", "loss", "rnn", "attention", "order", "linalg", "fft", "numeric", "positions",
   "special", "further", "further_pointwise", "vision"}
 

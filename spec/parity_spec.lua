@@ -236,9 +236,9 @@ local ABSENT = {
     ["dm"] = [[
       unravel_index]],
   },
-  ["integer and bit arithmetic, and statistics, that no training asks for"] = {
+  ["binomial numbers are drawn by dm.distributions.Binomial"] = {
     ["dm"] = [[
-      binomial bitwise_left_shift bitwise_right_shift gcd lcm]],
+      binomial]],
   },
   ["sparse tensors, which there are none of"] = {
     ["dm"] = [[

@@ -193,6 +193,13 @@ local whole, others = int("int64", {2, 3}, {5, -3, 0, 12, 7, -8}), int("int64", 
 for _, name in ipairs{"bitwise_and", "bitwise_or", "bitwise_xor"} do
   samples[name] = {{whole, others, grad = false}, {whole, 5, grad = false}}
 end
+local few = int("int64", {3}, {2, 0, 5})
+for _, name in ipairs{"bitwise_left_shift", "bitwise_right_shift"} do
+  samples[name] = {{whole, few, grad = false}, {whole, 3, grad = false}}
+end
+for _, name in ipairs{"gcd", "lcm"} do
+  samples[name] = {{whole, others, grad = false}, {whole, 6, grad = false}}
+end
 samples.bitwise_not = {{whole, grad = false}, {mask, grad = false}}
 samples.isclose = {
   {const(-1, 1, 2, 3), const(-1, 1, 3), grad = false},
@@ -208,7 +215,8 @@ local POINTWISE = {"clamp", "add", "add_relu", "sub", "mul", "div", "pow", "atan
   "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan",
   "isinf", "isfinite", "hardsigmoid", "hardswish", "relu6", "softshrink", "hardshrink",
   "threshold", "nan_to_num", "frac", "hypot", "xlogy", "copysign", "logaddexp", "logaddexp2",
-  "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "isclose", "signbit",
+  "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "bitwise_left_shift",
+  "bitwise_right_shift", "gcd", "lcm", "isclose", "signbit",
   "special_xlog1py", "nextafter"}
 table.move(unary, 1, #unary, #POINTWISE + 1, POINTWISE)
 for _, name in ipairs(POINTWISE) do

@@ -114,6 +114,16 @@ describe("a tensor", function()
     assert.equal(2, #x)
     assert.equal(3, x:size(-1))
     assert.equal(6, x:numel())
+    assert.same({6, 2, 8, 48}, {x:nelement(), x:ndimension(), x.itemsize, x.nbytes})
+    assert.same({0, 3}, {x:storage_offset(), x:select(1, 2):storage_offset()})
+    assert.same({true, false}, {x:is_signed(), x:to("uint8"):is_signed()})
+  end)
+
+  it("shifts integers by Lua's operators, a number on either side", function()
+    local whole = dm.tensor{1, 5, -9}
+    assert.same({4, 20, -36}, (whole << 2):totable())
+    assert.same({0, 2, -5}, (whole >> 1):totable())
+    assert.same({2, 4, 8}, (1 << dm.tensor{1, 2, 3}):totable())
   end)
 
   it("gives NaN to Lua without a sign, which would print as -nan", function()

@@ -93,6 +93,8 @@ add("compare", "logical_and logical_or logical_xor", "n!:RxC n!:RxC",
   {dtypes = ALL, layouts = LAYOUTS})
 add("compare", "bitwise_and bitwise_or bitwise_xor", "n!:RxC n!:RxC",
   {dtypes = "int64,bool", layouts = LAYOUTS})
+add("compare", "bitwise_left_shift bitwise_right_shift gcd lcm", "n!:RxC n!:RxC",
+  {dtypes = "int64", layouts = LAYOUTS})
 add("compare", "where", "m:RxC n:RxC n:RxC", {dtypes = NUMBERS, layouts = LAYOUTS})
 add("compare", "isin", "n!:RxC n!:64", {dtypes = "float32,int64"})
 

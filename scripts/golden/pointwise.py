@@ -257,6 +257,29 @@ def compare():
         case("isclose", torch.tensor([True, False]), torch.tensor([True, True]), grad=False, **opts)
 
 
+@family("exact")
+def integers():
+    """Shifts, whose counts may leave no bit, and divisors, with the ends of each dtype."""
+    for op in ("bitwise_left_shift", "bitwise_right_shift", "gcd", "lcm"):
+        for d in INTS:
+            case(op, ints(2, 3, dtype=d), ints(3, dtype=d), grad=False, inplace=True)
+            if op == "lcm":
+                continue
+            low, high = torch.iinfo(d).min, torch.iinfo(d).max
+            case(op, torch.tensor([high, low, 1, 0, 7, high, 3], dtype=d),
+                 torch.tensor([1, 1, 0, 3, 7, 2, 5], dtype=d), grad=False)
+            if op == "gcd" or d == u8:
+                continue
+            bits = torch.iinfo(d).bits
+            case(op, torch.tensor([high, low, -5, 5, -5, 5], dtype=d),
+                 torch.tensor([bits - 1, bits - 1, bits, bits, -1, -1], dtype=d), grad=False)
+        case(op, ints(4, lo=1), torch.tensor(5) if op in ("gcd", "lcm") else 5, grad=False)
+        case(op, ints(4, dtype=u8), ints(4, lo=0), grad=False)
+        case(op, torch.tensor(6), ints(3, lo=1), grad=False)
+    case("gcd", ints(2, 19, lo=-90, hi=90), ints(2, 19, lo=-90, hi=90), grad=False)
+    case("lcm", ints(2, 19, lo=-90, hi=90), ints(2, 19, lo=-90, hi=90), grad=False)
+
+
 @family("activation")
 def activation():
     mk = lambda *s, dtype=f32: r(*s, dtype=dtype)

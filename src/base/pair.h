@@ -51,6 +51,31 @@ static inline DM_HD int64_t dm_floor_div_i64(int64_t a, int64_t b) {
   return dm_fmod_i64(a, b) != 0 && (a < 0) != (b < 0) ? q - 1 : q;
 }
 
+/* The greatest common divisor, 0 or more, and the least common multiple. */
+static inline DM_HD int64_t dm_gcd_i64(int64_t a, int64_t b) {
+  uint64_t x = a < 0 ? 0 - (uint64_t)a : (uint64_t)a, y = b < 0 ? 0 - (uint64_t)b : (uint64_t)b;
+  while (y != 0) {
+    const uint64_t r = x % y;
+    x = y;
+    y = r;
+  }
+  return (int64_t)x;
+}
+static inline DM_HD int64_t dm_lcm_i64(int64_t a, int64_t b) {
+  const int64_t g = dm_gcd_i64(a, b);
+  if (g == 0) return 0;
+  const uint64_t m = (uint64_t)dm_trunc_div_i64(a, g) * (uint64_t)b;
+  return (int64_t)m < 0 ? (int64_t)(0 - m) : (int64_t)m;
+}
+
+/* Shifts by a count outside of 0 .. 63 lose all bits: 0 is left, or to the right the sign. */
+static inline DM_HD int64_t dm_left_i64(int64_t a, int64_t n) {
+  return (uint64_t)n < 64 ? (int64_t)((uint64_t)a << n) : 0;
+}
+static inline DM_HD int64_t dm_right_i64(int64_t a, int64_t n) {
+  return a >> ((uint64_t)n < 64 ? n : 63);
+}
+
 /* ---- low floats: their neighbours ---- */
 
 /* Numbers of one sign are ordered as their bits are: the neighbour is one bit pattern up or

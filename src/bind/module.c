@@ -91,10 +91,17 @@ typedef struct Operator {
   const char *event;
   int op;
 } Operator;
-static const Operator operators[] = {
-    {"__add", DM_OP_add},          {"__sub", DM_OP_sub},        {"__mul", DM_OP_mul},
-    {"__div", DM_OP_div},          {"__mod", DM_OP_remainder},  {"__pow", DM_OP_pow},
-    {"__band", DM_OP_bitwise_and}, {"__bor", DM_OP_bitwise_or}, {"__bxor", DM_OP_bitwise_xor}};
+static const Operator operators[] = {{"__add", DM_OP_add},
+                                     {"__sub", DM_OP_sub},
+                                     {"__mul", DM_OP_mul},
+                                     {"__div", DM_OP_div},
+                                     {"__mod", DM_OP_remainder},
+                                     {"__pow", DM_OP_pow},
+                                     {"__band", DM_OP_bitwise_and},
+                                     {"__bor", DM_OP_bitwise_or},
+                                     {"__bxor", DM_OP_bitwise_xor},
+                                     {"__shl", DM_OP_bitwise_left_shift},
+                                     {"__shr", DM_OP_bitwise_right_shift}};
 
 /* __unm, __bnot: -x is the op neg, ~x bitwise_not. */
 static int unary(lua_State *L) {

@@ -300,6 +300,11 @@ static int tensor_stride(lua_State *L) {
   push_ints(L, t->ndim, t->stride);
   return 1;
 }
+/* x:storage_offset() -> elements before x's first one in its memory. */
+static int tensor_storage_offset(lua_State *L) {
+  lua_pushinteger(L, dm_check_tensor(L, 1)->offset);
+  return 1;
+}
 /* x:dim() -> integer; x:numel() -> number of elements; x:is_contiguous() -> boolean. */
 static int tensor_dim(lua_State *L) {
   lua_pushinteger(L, dm_check_tensor(L, 1)->ndim);
@@ -336,6 +341,13 @@ static int tensor_element_size(lua_State *L) {
 /* True for float16, bfloat16, float32 and float64. */
 static int tensor_is_floating_point(lua_State *L) {
   lua_pushboolean(L, dm_is_float((dm_DType)dm_check_tensor(L, 1)->dtype));
+  return 1;
+}
+
+/* True but for uint8 and bool. */
+static int tensor_is_signed(lua_State *L) {
+  const dm_DType t = (dm_DType)dm_check_tensor(L, 1)->dtype;
+  lua_pushboolean(L, t != DM_U8 && t != DM_BOOL);
   return 1;
 }
 
@@ -387,6 +399,10 @@ static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) 
     lua_pushboolean(L, t->flags & DM_T_PARAMETER);
   } else if (strcmp(key, "ndim") == 0) {
     lua_pushinteger(L, t->ndim);
+  } else if (strcmp(key, "itemsize") == 0) {
+    lua_pushinteger(L, dm_dtype_size((dm_DType)t->dtype));
+  } else if (strcmp(key, "nbytes") == 0) {
+    lua_pushinteger(L, t->numel * dm_dtype_size((dm_DType)t->dtype));
   } else if (strcmp(key, "T") == 0 || strcmp(key, "mT") == 0 || strcmp(key, "H") == 0 ||
              strcmp(key, "mH") == 0) {
     return push_transposed(L, S, t, key);
@@ -770,12 +786,16 @@ const luaL_Reg dm_tensor_methods[] = {{"item", tensor_item},
                                       {"totable", tensor_totable},
                                       {"size", tensor_size},
                                       {"stride", tensor_stride},
+                                      {"storage_offset", tensor_storage_offset},
                                       {"dim", tensor_dim},
+                                      {"ndimension", tensor_dim},
                                       {"numel", tensor_numel},
+                                      {"nelement", tensor_numel},
                                       {"is_contiguous", tensor_is_contiguous},
                                       {"data_ptr", tensor_data_ptr},
                                       {"element_size", tensor_element_size},
                                       {"is_floating_point", tensor_is_floating_point},
+                                      {"is_signed", tensor_is_signed},
                                       {"_version", tensor_version},
                                       {"free", tensor_free},
                                       {"detach", tensor_detach},

@@ -191,6 +191,32 @@ op.binary "bitwise_xor" {
   doc = "the bits that just one of them has; integers or bool",
 }
 
+op.binary "bitwise_left_shift" {
+  tensors = "x#, other#",
+  gradient = false,
+  doc = "x's bits moved up by other, x * 2^other without the bits that leave; integers; all bits "
+    .. "leave by a negative count",
+}
+
+op.binary "bitwise_right_shift" {
+  tensors = "x#, other#",
+  gradient = false,
+  doc = "x's bits moved down by other, floor(x / 2^other); integers; the sign alone is left by a "
+    .. "negative count",
+}
+
+op.binary "gcd" {
+  tensors = "x#, other#",
+  gradient = false,
+  doc = "the greatest common divisor of two integers, 0 or more",
+}
+
+op.binary "lcm" {
+  tensors = "x#, other#",
+  gradient = false,
+  doc = "the least common multiple of two integers, 0 or more",
+}
+
 op.composed "heaviside" {
   tensors = "x, values#",
   flags = "inplace",

@@ -494,12 +494,19 @@
 ---```
 ---@name Tensor.stride
 
+--- How many elements lie in memory before x's first one.
+---@return integer
+---```lua
+---dm.arange(6):narrow(1, 3, 4):storage_offset()  --> 2
+---```
+---@name Tensor.storage_offset
+
 --- The number of dims.
 ---@return integer
 ---```lua
 ---dm.ones(2, 3):dim()  --> 2
 ---```
----@name Tensor.dim
+---@name Tensor.dim Tensor.ndimension
 
 --- Tells whether elements lie in memory in the order of their positions, without gaps.
 ---@return boolean
@@ -523,6 +530,14 @@
 ---dm.ones(2, {dtype = "float16"}):element_size()  --> 2
 ---```
 ---@name Tensor.element_size
+
+--- Tells whether x's dtype has negative numbers: not uint8 and not bool.
+---@return boolean
+---```lua
+---dm.tensor{1}:is_signed()  --> true
+---dm.tensor({1}, {dtype = "uint8"}):is_signed()  --> false
+---```
+---@name Tensor.is_signed
 
 --- Gives x's memory back at once, without waiting for the collector; later use of x raises.
 ---```lua

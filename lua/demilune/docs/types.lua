@@ -68,6 +68,12 @@ local TENSOR = [[
 ---@operator mod(demilune.Tensor|number): demilune.Tensor
 ---@operator pow(demilune.Tensor|number): demilune.Tensor
 ---@operator idiv(demilune.Tensor|number): demilune.Tensor
+---@operator band(demilune.Tensor|integer): demilune.Tensor
+---@operator bor(demilune.Tensor|integer): demilune.Tensor
+---@operator bxor(demilune.Tensor|integer): demilune.Tensor
+---@operator shl(demilune.Tensor|integer): demilune.Tensor
+---@operator shr(demilune.Tensor|integer): demilune.Tensor
+---@operator bnot: demilune.Tensor
 ---@operator unm: demilune.Tensor
 ---@operator len: integer
 local Tensor = {}
@@ -92,6 +98,12 @@ Tensor.T = nil
 --- its last two dims exchanged
 ---@type demilune.Tensor
 Tensor.mT = nil
+--- bytes of an element
+---@type integer
+Tensor.itemsize = nil
+--- bytes of all elements
+---@type integer
+Tensor.nbytes = nil
 ]]
 
 -- ---- lines ----

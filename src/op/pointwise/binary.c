@@ -56,9 +56,11 @@ dm_status binary_rule(dm_Call *c) {
     return dm_fail(DM_EARG, "sub: bool minus bool; hint: x:logical_xor(y)");
   const bool bits =
       id == DM_OP_bitwise_and || id == DM_OP_bitwise_or || id == DM_OP_bitwise_xor;
-  if (bits && dm_is_float(t))
-    return dm_fail(DM_EARG, "%s: the operands are %s, wanted integers or bool; hint: x:long()",
-                   c->op->name, dm_dtype_name(t));
+  const bool whole = id == DM_OP_bitwise_left_shift || id == DM_OP_bitwise_right_shift ||
+                     id == DM_OP_gcd || id == DM_OP_lcm;
+  if (((bits || whole) && dm_is_float(t)) || (whole && t == DM_BOOL))
+    return dm_fail(DM_EARG, "%s: the operands are %s, wanted integers%s; hint: x:long()",
+                   c->op->name, dm_dtype_name(t), bits ? " or bool" : "");
   if (!dm_is_float(t)) {
     /* on other devices the kernel notes the fault */
     if (result == QUOTIENT && y->device.type == DM_CPU && has_zero(y))

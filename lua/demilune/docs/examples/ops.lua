@@ -160,11 +160,17 @@ return {
     dm.bincount(dm.tensor{2}, {minlength = 4})  --> {0, 1, 0, 0}]],
   bitwise_and = [[
     dm.bitwise_and(dm.tensor{6, 5}, 3)  --> {2, 1}]],
+  bitwise_left_shift = [[
+    dm.bitwise_left_shift(dm.tensor{1, -3}, 2)  --> {4, -12}
+    dm.tensor{1, -3} << 2  --> {4, -12}]],
   bitwise_not = [[
     dm.bitwise_not(dm.tensor{0, 5})  --> {-1, -6}
     dm.bitwise_not(dm.tensor{true, false})  --> {false, true}]],
   bitwise_or = [[
     dm.bitwise_or(dm.tensor{4, 5}, 3)  --> {7, 7}]],
+  bitwise_right_shift = [[
+    dm.bitwise_right_shift(dm.tensor{5, -5}, 1)  --> {2, -3}
+    dm.tensor{5, -5} >> 1  --> {2, -3}]],
   bitwise_xor = [[
     dm.bitwise_xor(dm.tensor{6, 5}, 3)  --> {5, 6}]],
   blackman_window = [[
@@ -499,6 +505,8 @@ return {
     F.gaussian_nll_loss(mean, target, var)  --> 1.25]],
   ge = [[
     dm.ge(dm.tensor{1, 2, 3}, 2)  --> {false, true, true}]],
+  gcd = [[
+    dm.gcd(dm.tensor{12, -18}, 8)  --> {4, 2}]],
   gelu = [[
     F.gelu(dm.tensor{-1.0, 0.0, 1.0})  --> {-0.1587, 0, 0.8413}
     F.gelu(dm.tensor{-1.0, 0.0, 1.0}, {approximate = "tanh"})  --> {-0.1588, 0, 0.8412}]],
@@ -646,6 +654,8 @@ return {
     local x = dm.tensor{{1.0, 3.0}, {10.0, 30.0}}
     F.layer_norm(x, {2})  --> {{-1, 1}, {-1, 1}}
     F.layer_norm(dm.rand(8, 16, 32), {32}, {weight = dm.ones(32)}).shape  --> {8, 16, 32}]],
+  lcm = [[
+    dm.lcm(dm.tensor{4, -6}, 10)  --> {20, 30}]],
   ldexp = [[
     dm.ldexp(dm.tensor{1.0, 3.0}, dm.tensor{3, 2})  --> {8, 12}]],
   le = [[
