@@ -194,15 +194,15 @@ op.binary "bitwise_xor" {
 op.binary "bitwise_left_shift" {
   tensors = "x#, other#",
   gradient = false,
-  doc = "x's bits moved up by other, x * 2^other without the bits that leave; integers; all bits "
-    .. "leave by a negative count",
+  doc = "x's bits moved up by other, x * 2^other without the bits that leave; integers; 0 where "
+    .. "other is negative",
 }
 
 op.binary "bitwise_right_shift" {
   tensors = "x#, other#",
   gradient = false,
-  doc = "x's bits moved down by other, floor(x / 2^other); integers; the sign alone is left by a "
-    .. "negative count",
+  doc = "x's bits moved down by other, floor(x / 2^other); integers; 0, or -1 of a negative x, "
+    .. "where other is negative",
 }
 
 op.binary "gcd" {

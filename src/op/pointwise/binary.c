@@ -27,6 +27,16 @@ static const uint8_t results[DM_N_PAIR] = {
 #include "base/pair.inc"
 };
 
+/* Formulas that floats do not have, or neither floats nor bools. */
+enum { BITS = 1, WHOLE };
+static const uint8_t of_integers[DM_N_PAIR] = {[DM_OP_bitwise_and] = BITS,
+                                               [DM_OP_bitwise_or] = BITS,
+                                               [DM_OP_bitwise_xor] = BITS,
+                                               [DM_OP_bitwise_left_shift] = WHOLE,
+                                               [DM_OP_bitwise_right_shift] = WHOLE,
+                                               [DM_OP_gcd] = WHOLE,
+                                               [DM_OP_lcm] = WHOLE};
+
 /* Whether any element is 0; reads the data, so for tensors of the CPU only. */
 static bool has_zero(dm_Tensor *t) {
   dm_X x = DM_X_INIT;
@@ -54,13 +64,10 @@ dm_status binary_rule(dm_Call *c) {
   const dm_OpId id = dm_op_id(c->op);
   if (t == DM_BOOL && id == DM_OP_sub)
     return dm_fail(DM_EARG, "sub: bool minus bool; hint: x:logical_xor(y)");
-  const bool bits =
-      id == DM_OP_bitwise_and || id == DM_OP_bitwise_or || id == DM_OP_bitwise_xor;
-  const bool whole = id == DM_OP_bitwise_left_shift || id == DM_OP_bitwise_right_shift ||
-                     id == DM_OP_gcd || id == DM_OP_lcm;
-  if (((bits || whole) && dm_is_float(t)) || (whole && t == DM_BOOL))
+  const int kind = of_integers[id];
+  if (kind && (dm_is_float(t) || (kind == WHOLE && t == DM_BOOL)))
     return dm_fail(DM_EARG, "%s: the operands are %s, wanted integers%s; hint: x:long()",
-                   c->op->name, dm_dtype_name(t), bits ? " or bool" : "");
+                   c->op->name, dm_dtype_name(t), kind == BITS ? " or bool" : "");
   if (!dm_is_float(t)) {
     /* on other devices the kernel notes the fault */
     if (result == QUOTIENT && y->device.type == DM_CPU && has_zero(y))
