@@ -44,6 +44,7 @@ local NAMED = {
   ["src/cpu/gemm_few.inc"] = "the upper half of a float32 is widened by a shift",
   ["src/cpu/gemm_turned.inc"] = "the same",
   ["src/cpu/loops/sum_rows.inc"] = "the same",
+  ["src/cpu/loops/norm_channels.inc"] = "both are widened in registers, each in its way",
   ["src/op/pointwise/pointwise.c"] = "loops that do this are for one format",
   ["src/cpu/gemm_avx2.c"] = "F16C widens one format while it packs",
   ["lua/demilune/optim/muon.lua"] = "the method is defined in bfloat16",
