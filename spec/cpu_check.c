@@ -509,7 +509,7 @@ static void check_few(const dm_Kernel *kn, dm_DType from, int m) {
     const int width = (int)dm_min_i64(kn->nr, n - j);
     const dm_Panels rows = dm_packed_panels(kn, panel, 0);
     const dm_Strip columns = {strip, kn->nr};
-    const dm_Sums sums = {c0 + j, c_rs, add, NULL};
+    const dm_Sums sums = {.at = c0 + j, .rs = c_rs, .add = add};
     dm_pack_panels(kn, DM_B, from, b_at + j * dm_dtype_size(from), 1, b_rs, width, k, strip);
     dm_tile_column(kn, m, width, depth, &rows, &columns, &sums, NULL);
   }

@@ -169,7 +169,7 @@ static void run_strip(const Job *job, const Work *w, const Chunk *chunk, int64_t
   const bool biased = job->bias && !chunk->add;
   char *const y = job->y + chunk->chan * job->chan_step * job->es;
   const dm_Prologue prologue = {biased ? job->bias + chunk->chan * job->es : NULL, 1, 0};
-  dm_Sums sums = {w->product, nr, false, biased ? &prologue : NULL};
+  dm_Sums sums = {.at = w->product, .rs = nr, .prologue = biased ? &prologue : NULL};
   if (staged) {
     sums.at = w->sums + j * job->es;
     sums.rs = chunk->cols;

@@ -100,7 +100,7 @@ static void add_tile(const Job *job, const Work *w, const dm_ConvTile *tile, con
     const dm_Panels rows = {dy + dm_depth(kernel, k) * es, mr * dy_rs, dy_rs, 1};
     for (int64_t j = 0; j < lanes; j += nr) {
       const int n = (int)dm_min_i64(nr, lanes - j);
-      const dm_Sums to = {sums + j * es, job->k, add, NULL};
+      const dm_Sums to = {.at = sums + j * es, .rs = job->k, .add = add};
       kernel->gather_t(w->planes, w->tap + j, n, w->position + k, depth, (int)nr, w->strip);
       dm_tile_column(kernel, job->out, n, dm_depth(kernel, depth), &rows, &strip, &to, NULL);
     }

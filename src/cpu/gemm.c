@@ -11,7 +11,8 @@
 
    Sums run in float32, or float64 for float64. C of that type holds the sums itself; for a
    16-bit C, or where alpha or beta are neither 0 nor 1, they pass through a buffer and are
-   scaled, biased and rounded once (dm_epilogue_row).
+   scaled, biased and rounded once: each register tile when it is summed (dm_Store), or a row
+   where there is more to do than to add a bias (dm_epilogue_row).
 
    Few rows of A use each element of B once or a few times, less often than packing pays for:
    they wait for memory, and tiles are columns of B over all of its depth. Where the depth of B
@@ -67,10 +68,11 @@ typedef struct Gemm {
   dm_Epilogue epilogue;
   bool direct_a, direct_b; /* the kernel reads the matrix where it lies */
   bool in_place;           /* both, with few rows of a */
-  bool turned;  /* the kernel turns blocks of b for few packed rows; b's depth is contiguous */
-  bool swapped; /* tiles take few rows of a as columns, and b's columns as rows */
-  bool few;     /* the kernel multiplies few packed rows of a with b where it lies */
-  bool staged;  /* sums reach C through a buffer */
+  bool turned;   /* the kernel turns blocks of b for few packed rows; b's depth is contiguous */
+  bool swapped;  /* tiles take few rows of a as columns, and b's columns as rows */
+  bool few;      /* the kernel multiplies few packed rows of a with b where it lies */
+  bool staged;   /* sums reach C through a buffer */
+  bool tilewise; /* of staged: each register tile is stored as soon as it is summed */
   int64_t tile_m, tile_n, n_tile_m, n_tile_n;
   int64_t kc, part_k, n_part; /* depth of a block, of a part */
   char *parts;                /* (n_part, m, n) sums, when n_part > 1 */
@@ -82,11 +84,16 @@ static bool has_few_rows(const Gemm *g) {
   return g->in_place || g->turned || g->swapped || g->few;
 }
 
+/* Whether a register tile's sums are done, and stored, when the kernel has run once: the next
+   ones take their memory. */
+static bool has_one_block(const Gemm *g) { return g->tilewise && g->part_k <= g->kc; }
+
 /* One tile of one part of one product. */
 typedef struct Tile {
   int64_t i, j, m, n, k0, k1;
   const char *a, *b;    /* matrices of this product */
   dm_Prologue prologue; /* at NULL: C begins with nothing */
+  dm_Store store;       /* at NULL: sums stay where they are */
 } Tile;
 
 /* The address of element (i, j) of a matrix at `data`. */
@@ -112,7 +119,9 @@ static bool get_buffers(const Gemm *g, Buffers *buf) {
   const int64_t n_b = g->direct_b  ? 0
                       : g->swapped ? nr * dm_depth(g->kn, g->part_k)
                                    : GROUP * nr * kc;
-  const int64_t n_sums = g->staged ? g->tile_m * (g->tile_n + APART) : 0;
+  const int64_t n_sums = !g->staged         ? 0
+                         : has_one_block(g) ? mr * nr
+                                            : g->tile_m * (g->tile_n + APART);
   *buf = (Buffers){NULL, NULL, NULL};
   const int64_t pad = 16; /* elements; keeps each part on a cache line */
   const int64_t all = n_a + n_b + n_sums;
@@ -147,6 +156,14 @@ static void list_prefetches(const Gemm *g, const Tile *t, int64_t k0, int64_t kc
                             rows * dm_ceil_div(n, nr));
 }
 
+/* The store from column j on. */
+static dm_Store store_from(const dm_Store *store, int64_t j) {
+  dm_Store s = *store;
+  s.at += j * dm_dtype_size(s.dtype);
+  if (s.bias) s.bias += j * s.bias_col * dm_dtype_size(s.bias_dtype);
+  return s;
+}
+
 /* Multiplies depth [k0, k0+kc) into out. */
 static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t k0, int64_t kc,
                       char *out, int64_t out_rs, bool add) {
@@ -158,7 +175,8 @@ static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t 
     dm_pack_panels(kn, DM_A, g->a.dtype, a.at, a.rs, a.cs, t->m, kc, buf->a);
     a = dm_packed_panels(kn, buf->a, kn->mr * depth);
   }
-  const bool begun = t->prologue.at && k0 == t->k0;
+  const bool begun = t->prologue.at && k0 == t->k0, one_tile = has_one_block(g);
+  const bool stored = t->store.at && k0 + kc == t->k1;
   for (int64_t j0 = 0; j0 < t->n; j0 += GROUP * nr) {
     const int64_t n = dm_min_i64(GROUP * nr, t->n - j0);
     const char *b = mat_at(&g->b, t->b, k0, t->j + j0);
@@ -169,7 +187,13 @@ static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t 
                               g->direct_b ? g->b.rs : nr};
       dm_Prologue prologue = t->prologue;
       if (begun) prologue.at = (const char *)prologue.at + (j0 + j) * prologue.col * es;
-      const dm_Sums sums = {out + (j0 + j) * es, out_rs, add, begun ? &prologue : NULL};
+      const dm_Store store = stored ? store_from(&t->store, j0 + j) : t->store;
+      const dm_Sums sums = {out + (one_tile ? 0 : (j0 + j) * es),
+                            out_rs,
+                            add,
+                            begun ? &prologue : NULL,
+                            stored ? &store : NULL,
+                            one_tile};
       dm_tile_column(kn, t->m, (int)dm_min_i64(nr, n - j), depth, &a, &strip, &sums, prefetch);
     }
   }
@@ -190,8 +214,10 @@ static void sum_in_place(const Gemm *g, const Tile *t, char *out, int64_t out_rs
       const dm_Strip strip = {mat_at(&g->b, t->b, k, t->j + j), g->b.rs};
       dm_Prologue prologue = t->prologue;
       if (prologue.at) prologue.at = (const char *)prologue.at + j * prologue.col * g->es;
-      const dm_Sums sums = {out + j * g->es, out_rs, add || !is_first,
-                            is_first && prologue.at ? &prologue : NULL};
+      const dm_Sums sums = {.at = out + j * g->es,
+                            .rs = out_rs,
+                            .add = add || !is_first,
+                            .prologue = is_first && prologue.at ? &prologue : NULL};
       dm_tile_column(g->kn, t->m, (int)dm_min_i64(nr, t->n - j),
                      dm_depth(g->kn, dm_min_i64(g->kc, t->k1 - k)), &a, &strip, &sums, NULL);
     }
@@ -231,7 +257,7 @@ static void sum_swapped(const Gemm *g, const Tile *t, const Buffers *buf, float 
                   : out[i * out_rs + j + r];
     const dm_Panels rows = columns_as_rows(g, t, buf, j, n);
     const dm_Strip columns = {buf->b, nr};
-    const dm_Sums to = {sums, nr, add || first, NULL};
+    const dm_Sums to = {.at = sums, .rs = nr, .add = add || first};
     dm_tile_column(kn, n, width, dm_depth(kn, depth), &rows, &columns, &to, NULL);
     for (int64_t i = 0; i < t->m; i++)
       for (int64_t r = 0; r < n; r++) out[i * out_rs + j + r] = sums[r * nr + i];
@@ -333,6 +359,21 @@ static void run_in_place(const Gemm *g, Tile *t, const Buffers *buf, char *c) {
   sum_tile(g, t, buf, out, g->ldc, add);
 }
 
+/* The destination of a tile in C, of one product. */
+static dm_Store store_of(const Gemm *g, const Tile *t, char *c) {
+  const int64_t size = dm_dtype_size(g->epilogue.c_dtype);
+  const int col = g->bias_axis == DM_BIAS_PER_COL;
+  dm_Store s = {g->epilogue.c_dtype,
+                g->epilogue.bias_dtype,
+                c + (t->i * g->ldc + t->j) * size,
+                g->ldc,
+                g->bias,
+                !col,
+                col};
+  if (s.bias) s.bias += (col ? t->j : t->i) * dm_dtype_size(s.bias_dtype);
+  return s;
+}
+
 /* Task number: (product of the batch, part of k, row of tiles, column of tiles), the last one
    fastest, so that tasks in turn share their rows of A. Sums go to one of three destinations:
    the parts, a buffer, or C itself. */
@@ -351,9 +392,10 @@ static void run_tile(Gemm *g, const Buffers *buf, int64_t task) {
     char *const out = g->parts + ((part * g->m + t.i) * g->n + t.j) * g->es;
     sum_tile(g, &t, buf, out, g->n, false);
   } else if (g->staged) {
-    const int64_t rs = t.n + APART;
+    const int64_t rs = has_one_block(g) ? g->kn->nr : t.n + APART;
+    if (g->tilewise) t.store = store_of(g, &t, c);
     sum_tile(g, &t, buf, buf->sums, rs, false);
-    store_rows(g, t.i, t.m, t.j, t.n, buf->sums, rs, c);
+    if (!g->tilewise) store_rows(g, t.i, t.m, t.j, t.n, buf->sums, rs, c);
   } else {
     run_in_place(g, &t, buf, c);
   }
@@ -527,6 +569,8 @@ static dm_status run(Gemm *g) {
   g->staged = g->n_part == 1 && (g->epilogue.c_dtype != g->kn->type || g->epilogue.alpha != 1 ||
                                  (g->epilogue.beta != 0 && g->epilogue.beta != 1));
   plan_direct(g);
+  g->tilewise = g->staged && dm_is_low(g->epilogue.c_dtype) && g->epilogue.alpha == 1 &&
+                g->epilogue.beta == 0 && g->kn->type == DM_F32 && g->k > 0 && !has_few_rows(g);
   if (has_few_rows(g)) plan_columns(g);
   else plan_tiles(g);
   g->n_tile_m = dm_ceil_div(g->m, g->tile_m);

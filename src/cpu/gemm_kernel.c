@@ -188,6 +188,20 @@ DEFINE_PROLOGUE(float, prologue_f32)
 DEFINE_PROLOGUE(double, prologue_f64)
 #undef DEFINE_PROLOGUE
 
+/* Stores rows [i, i+m) of the sums c, n columns; more: the columns' biases. */
+static void store_tile(const dm_Store *store, int64_t i, int m, int n, const float *more,
+                       void *c, int64_t c_rs) {
+  float each[DM_MOST_MR];
+  dm_Rows rows = {m, n, c_rs, c, more, 0, 1};
+  if (store->bias && store->bias_row) {
+    dm_load_f32(store->bias_dtype, store->bias + i * dm_dtype_size(store->bias_dtype), 1, m,
+                each);
+    rows.more = each, rows.more_row = 1, rows.more_col = 0;
+  }
+  dm_store_rows_f32(store->dtype, store->at + i * store->rs * dm_dtype_size(store->dtype),
+                    store->rs, &rows);
+}
+
 /* One strip of B times all panels of A: a column of register tiles of C. The prologue
    writes initial values (a bias) into the sums first, which the kernel then adds to. */
 void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const dm_Panels *a,
@@ -197,6 +211,9 @@ void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const dm_P
   const bool add = c->add || prologue;
   const char *pa = a->at;
   char *pc = c->at;
+  float bias[DM_MOST_NR];
+  const bool per_column = c->store && c->store->bias && c->store->bias_col;
+  if (per_column) dm_load_f32(c->store->bias_dtype, c->store->bias, 1, n, bias);
   if (kn->configure) kn->configure(true);
   for (int64_t i = 0; i < m; i += kn->mr) {
     if (prefetch) ask(&prefetch[0]), ask(&prefetch[1]);
@@ -204,8 +221,9 @@ void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const dm_P
     if (prologue)
       (kn->type == DM_F64 ? prologue_f64 : prologue_f32)(prologue, i, rows, n, pc, rs);
     kn->tile(rows, n, k, pa, a->rs, a->cs, b->at, b->rs, pc, rs, add);
+    if (c->store) store_tile(c->store, i, rows, n, per_column ? bias : NULL, pc, rs);
     pa += a->panel * es;
-    pc += kn->mr * rs * es;
+    if (!c->one_tile) pc += kn->mr * rs * es;
   }
   if (kn->configure) kn->configure(false);
 }

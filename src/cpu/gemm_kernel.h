@@ -75,10 +75,10 @@ typedef void dm_TurnFn(int64_t k, void *panel);
 /* on: before this thread's first call of `tile`; off: behind the last one. */
 typedef void dm_ConfigureFn(bool on);
 
-enum { DM_MOST_NR = 32, DM_TILE_PAIRS = 16 };
+enum { DM_MOST_MR = 32, DM_MOST_NR = 32, DM_TILE_PAIRS = 16 };
 typedef struct dm_Kernel {
   dm_DType type; /* of sums: DM_F32 or DM_F64 */
-  int mr, nr;    /* at most DM_MOST_NR */
+  int mr, nr;    /* at most DM_MOST_MR, DM_MOST_NR */
   dm_TileFn *tile;
   dm_TurnedFn *turned; /* NULL: there is none */
   dm_FewFn *few;       /* NULL: there is none */
@@ -171,13 +171,26 @@ typedef struct dm_Strip {
   int64_t rs;
 } dm_Strip;
 
+/* Where sums go as a low float, with a bias added: element (i,j) to at[i*rs + j], its bias is
+   bias[i*bias_row + j*bias_col], steps of 0 or 1, or NULL. */
+typedef struct dm_Store {
+  dm_DType dtype, bias_dtype;
+  char *at;
+  int64_t rs;
+  const char *bias;
+  int bias_row, bias_col;
+} dm_Store;
+
 /* Sums c: element (i,j) is at[i*rs + j]. The product is added to what c holds (add), to the
-   prologue (or NULL), or replaces c. */
+   prologue (or NULL), or replaces c. Each register tile is then stored (store, or NULL), while
+   it is in the first-level cache; c may be the memory of one tile for all (one_tile). */
 typedef struct dm_Sums {
   void *at;
   int64_t rs;
   bool add;
   const dm_Prologue *prologue;
+  const dm_Store *store;
+  bool one_tile;
 } dm_Sums;
 
 /* c (m,n) = [c or prologue +] a (m,k) b (k,n) for n <= nr, one register tile after another.

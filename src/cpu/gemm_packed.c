@@ -81,7 +81,7 @@ static void run_strips(void *ctx, int64_t begin, int64_t end) {
     const dm_Panels a = panels_at(j, k, depth);
     for (int64_t s = begin; s < end; s++) {
       const dm_Strip strip = {strips_at(b, k) + s * kn->nr * depth * size, kn->nr};
-      const dm_Sums c = {j->c + s * kn->nr * size, j->c_rs, j->add || k > 0, NULL};
+      const dm_Sums c = {.at = j->c + s * kn->nr * size, .rs = j->c_rs, .add = j->add || k > 0};
       const int width = (int)dm_min_i64(kn->nr, b->n - s * kn->nr);
       dm_tile_column(kn, j->m, width, depth, &a, &strip, &c, NULL);
     }

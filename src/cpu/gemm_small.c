@@ -64,7 +64,7 @@ static void multiply(int64_t m, int64_t n, int64_t k, Small a, Small b, float *c
     }
     const dm_Prologue prologue = {bias ? bias + j : NULL, 0, 1};
     const dm_Strip strip = {.at = from, .rs = rs};
-    const dm_Sums sums = {c + j, ldc, false, bias ? &prologue : NULL};
+    const dm_Sums sums = {.at = c + j, .rs = ldc, .prologue = bias ? &prologue : NULL};
     dm_tile_column(kn, m, width, k, &panels, &strip, &sums, NULL);
   }
 }

@@ -13,6 +13,7 @@
 /* One element at a time, for processors without vector conversions. */
 DM_LOW_DTYPES(DM_VEC_PLAIN, )
 /* These give the same bits as the vector forms: round to nearest even, NaN stays NaN. */
+DM_LOW_DTYPES(DM_VEC_ROWS, )
 DM_VEC_BOOLS
 static const dm_VecTable plain = {DM_LOW_DTYPES(DM_VEC_ENTRY, ) DM_VEC_BOOL_ENTRIES};
 
@@ -158,6 +159,15 @@ APART void dm_load_i64(dm_DType from, const void *src, int64_t stride, int64_t n
     DM_LOW_DTYPES(LOAD_LOW, f32_to_i64)
     LOAD_CASE(DM_F32, float, f32_to_i64(v))
     LOAD_CASE(DM_F64, double, f64_to_i64(v))
+  default: return;
+  }
+}
+
+#define ROWS_CASE(X, E, S, ...) \
+  case DM_##E: table()->f32_rows_to_##S(rows, dst, dst_step); return;
+void dm_store_rows_f32(dm_DType to, void *dst, int64_t dst_step, const dm_Rows *rows) {
+  switch (to) {
+    DM_LOW_DTYPES(ROWS_CASE, )
   default: return;
   }
 }

@@ -154,6 +154,7 @@ static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
   REST(narrow8_bf16, narrow4_bf16, dm_f32_to_bf16)
 }
 
+DM_LOW_DTYPES(DM_VEC_ROWS, )
 DM_VEC_BOOLS
 static const dm_VecTable avx2 = {DM_LOW_DTYPES(DM_VEC_ENTRY, ) DM_VEC_BOOL_ENTRIES};
 

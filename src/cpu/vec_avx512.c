@@ -118,6 +118,7 @@ static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
   _mm256_mask_storeu_epi16(dst + i, m, narrow_bf16(_mm512_maskz_loadu_epi32(m, src + i)));
 }
 
+DM_LOW_DTYPES(DM_VEC_ROWS, )
 DM_VEC_BOOLS
 static const dm_VecTable avx512 = {DM_LOW_DTYPES(DM_VEC_ENTRY, ) DM_VEC_BOOL_ENTRIES};
 

@@ -56,6 +56,7 @@ static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
   for (; i < n; i++) dst[i] = dm_f32_to_bf16(src[i]);
 }
 
+DM_LOW_DTYPES(DM_VEC_ROWS, )
 DM_VEC_BOOLS
 static const dm_VecTable neon = {DM_LOW_DTYPES(DM_VEC_ENTRY, ) DM_VEC_BOOL_ENTRIES};
 

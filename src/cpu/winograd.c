@@ -417,7 +417,7 @@ static void multiply(const Wino *j, int64_t e, int n, const float *v, float *m) 
   const int mr = j->kn->mr;
   const dm_Panels u = {j->u + e * j->u_step, j->in * mr, 1, mr};
   const dm_Strip strip = {.at = v, .rs = j->width};
-  const dm_Sums sums = {m, j->width, false, NULL};
+  const dm_Sums sums = {.at = m, .rs = j->width};
   dm_tile_column(j->kn, j->out, n, j->in, &u, &strip, &sums, NULL);
 }
 
@@ -641,7 +641,7 @@ static void multiply_chunk(void *ctx, int64_t begin, int64_t end) {
         kn->pack(DM_F32, d->v + e * d->v_step + c * step + k, step, 1, n, depth, kn->nr, strip);
         const dm_Panels g = {d->g + e * d->g_step + k, kn->mr * step, step, 1};
         const dm_Strip v = {.at = strip, .rs = kn->nr};
-        const dm_Sums sums = {d->m + e * out * in + c, in, d->first + k > 0, NULL};
+        const dm_Sums sums = {.at = d->m + e * out * in + c, .rs = in, .add = d->first + k > 0};
         dm_tile_column(kn, out, n, depth, &g, &v, &sums, NULL);
       }
   }
