@@ -455,4 +455,23 @@ describe("reductions of integers and bools", function()
       end
     end)
   end
+
+  it("take logsumexp of columns as of rows, with infinities and NaN", function()
+    local near = {float64 = 1e-12, float32 = 1e-6, float16 = 2e-3, bfloat16 = 1e-2}
+    for dtype, tolerance in pairs(near) do
+      local x = dm.randn(40, 37):to(dtype)
+      x[{1, 1}], x[{2, 2}], x[{3, 3}] = math.huge, -math.huge, 0/0
+      x[{6, 5}], x[{7, 5}], x[{5, 1}], x[{{}, 4}] = math.huge, 0/0, -math.huge, -math.huge
+      local rows = x:t():contiguous():logsumexp(2):double()
+      for what, columns in pairs{columns = x:logsumexp(1), turned = x:t():logsumexp(2),
+                                 kept = x:logsumexp(1, {keepdim = true}):reshape(37)} do
+        assert(dm.allclose(rows, columns:double(), {rtol = tolerance, equal_nan = true}),
+          ("%s of %s"):format(what, dtype))
+      end
+      assert.same({math.huge, -math.huge}, {rows[1]:item(), rows[4]:item()})
+      local y = dm.randn(3, 50, 20):to(dtype)
+      assert(dm.allclose(y:transpose(2, 3):contiguous():logsumexp(3), y:logsumexp(2),
+        {rtol = tolerance}), dtype)
+    end
+  end)
 end)

@@ -25,13 +25,14 @@
 
 /* ---- the jobs ---- */
 
-/* softmax: slices of x (in backward of the forward's result) to y. */
+/* softmax: slices of x (in backward of the forward's result) to y. log_sums: each slice's
+   logarithm of the sum of exponentials, to y (slices); of slices that lie side by side. */
 typedef struct dm_SliceJob {
   dm_Along at;
   dm_DType from, to;
   const char *x, *gy;
   char *y;
-  bool log;
+  bool log, log_sums;
   atomic_bool failed; /* out of memory */
 } dm_SliceJob;
 

@@ -42,6 +42,10 @@ enum { DM_REDUCE_ROWS = 64 };
 dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
                     const dm_Reduction *reduction, double param, int base);
 
+/* logsumexp over dim d of c's x, in blocks of neighbouring slices. False, and nothing is done:
+   it does not lie so. */
+bool dm_log_sums(dm_Call *c, int d, dm_status *st);
+
 /* out = the mean of x, which is of floats, over the dims in `mask`. */
 dm_status dm_mean(dm_Tensor *out, const dm_Tensor *x, unsigned mask);
 

@@ -28,6 +28,26 @@ static dm_status run(dm_Call *c, dm_SliceJob *j) {
   return atomic_load(&j->failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
 }
 
+/* Whether dim d of x, which is contiguous or a matrix whose transpose is, lies as slices side
+   by side: those. */
+static bool lies_side_by_side(const dm_Tensor *x, int d, dm_Along *at) {
+  if (dm_tensor_is_contiguous(x)) {
+    *at = dm_along_shape(x->ndim, x->shape, d);
+  } else {
+    if (x->ndim != 2 || x->stride[0] != 1 || x->stride[1] != x->shape[0]) return false;
+    const int64_t turned[2] = {x->shape[1], x->shape[0]};
+    *at = dm_along_shape(2, turned, 1 - d);
+  }
+  return at->n > 0 && dm_side_by_side(at);
+}
+bool dm_log_sums(dm_Call *c, int d, dm_status *st) {
+  const dm_Tensor *x = c->in[0];
+  dm_SliceJob j = {.from = (dm_DType)x->dtype, .x = dm_tensor_data(x), .log_sums = true};
+  if (x->dtype != c->out[0]->dtype || !lies_side_by_side(x, d, &j.at)) return false;
+  *st = run(c, &j);
+  return true;
+}
+
 /* Output: x's shape in `dtype` or x's own dtype, which must be a float. */
 dm_status softmax_rule(dm_Call *c) {
   const dm_SoftmaxAttr *a = DM_ATTR(dm_SoftmaxAttr, c);
