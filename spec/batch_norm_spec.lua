@@ -75,4 +75,22 @@ describe("batch_norm of runs of every length", function()
       assert.is_true(dm.equal(y, own))
     end
   end)
+
+  it("of vectors of every length", function()
+    dm.manual_seed(12)
+    for _, dtype in ipairs{"float64", "float32", "float16", "bfloat16"} do
+      for channels = 1, 70 do
+        local own = dtype == "float64" and dtype or "float32"
+        local x = dm.randn(9, channels):to(dtype)
+        local w, b = dm.rand(channels):to(own), dm.randn(channels):to(own)
+        local mean, var = dm.randn(channels):to(own), (dm.rand(channels) + 0.5):to(own)
+        local y = F.batch_norm(x, mean, var, {weight = w, bias = b, eps = EPS})
+        local want = (x:double() - mean) / (var:double() + EPS):sqrt() * w + b
+        near(("%s, 9 x %d"):format(dtype, channels), want, y, NEAR[dtype])
+        local cut = F.batch_norm(x, mean, var,
+          {weight = w, bias = b, eps = EPS, activation = "relu"})
+        assert.is_true(dm.equal(y:relu(), cut))
+      end
+    end
+  end)
 end)
