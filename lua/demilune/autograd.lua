@@ -71,18 +71,23 @@ local function blanks_of(ctx, results)
   return blanks
 end
 
--- The results that are given the function as their history; an argument that is
--- returned becomes another tensor. outputs, and their positions among the results.
+-- An argument that is among the results becomes another tensor, which has no history yet.
+local function part_from(args, results, i)
+  for k = 1, args.n do
+    if rawequal(args[k], results[i]) then results[i] = results[i]:detach() break end
+  end
+end
+
+-- The results that are given the function as their history, and their positions among them all.
 local function outputs_of(ctx, args, results)
   local outputs, positions = {}, {}
   for i = 1, results.n do
     local y = results[i]
-    if core.is_tensor(y) and y:is_floating_point() and not (ctx._plain and ctx._plain[y]) then
-      for k = 1, args.n do
-        if rawequal(args[k], y) then y = y:detach() break end
+    if core.is_tensor(y) then
+      part_from(args, results, i)
+      if y:is_floating_point() and not (ctx._plain and ctx._plain[y]) then
+        outputs[#outputs + 1], positions[#positions + 1] = results[i], i
       end
-      results[i] = y
-      outputs[#outputs + 1], positions[#positions + 1] = y, i
     end
   end
   return outputs, positions
@@ -96,6 +101,7 @@ end
 
 local function record(def, ctx, args, results)
   local outputs, positions = outputs_of(ctx, args, results)
+  if not core.is_grad_enabled() then return end
   local blanks, n = blanks_of(ctx, results), results.n
   local keep = ctx._saved or {n = 0}
   core.custom_record(def.name, tensors_of(args), outputs, keep, function(saved, ...)
@@ -124,7 +130,7 @@ local function evaluate(def, args)
     local _ <close> = core.no_grad()
     results = table.pack(def.forward(ctx, table.unpack(args, 1, args.n)))
   end
-  if recording and core.is_grad_enabled() then record(def, ctx, args, results) end
+  if recording then record(def, ctx, args, results) end
   return table.unpack(results, 1, results.n)
 end
 

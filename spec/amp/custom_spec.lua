@@ -274,6 +274,20 @@ describe("the context", function()
     assert.equal(1, x.grad:item())
   end)
 
+  it("a returned argument becomes another tensor, without a history under no_grad", function()
+    local Pass = Function{forward = function(_, x) return x end,
+      backward = function(_, gy) return gy * 3 end}
+    local x = leaf(2)
+    local function check(y, recorded)
+      assert.not_equal(x, y)
+      assert.equal(recorded, y.requires_grad)
+      assert.is_true(x.is_leaf)
+      assert.same(x:detach():totable(), y:detach():totable())
+    end
+    check(Pass(x), true)
+    dm.no_grad(function() check(Pass(x), false) end)
+  end)
+
   it("saves tensors and nils only", function()
     local Saves = Function{
       forward = function(ctx, x) ctx:save_for_backward(x, nil, x * 2) return x * 3 end,
