@@ -379,6 +379,21 @@ describe("hooks", function()
     assert.same({2.0}, numbers(x.grad))
   end)
 
+  it("are taken off the value that they were added to, also after a change in place", function()
+    local x, n = leaf{1.0, 2.0}, 0
+    local function count() n = n + 1 end
+    local y, z = x * 2, x * 3
+    local of_y, of_z = y:register_hook(count), z:register_hook(count)
+    y:mul_(3)
+    z[1]:mul_(3)
+    of_y:remove()
+    of_z:remove()
+    of_z:remove();
+    (y + z):sum():backward()
+    assert.equal(0, n)
+    assert.same({15.0, 9.0}, numbers(x.grad))
+  end)
+
   it("raise through backward", function()
     local x = leaf{1.0}
     x:register_hook(function() error "from the hook" end)

@@ -395,12 +395,26 @@ static dm_status hook_call(void *ctx, dm_Tensor **g) {
 
 /* ---- handles of hooks ---- */
 
-/* hook:remove(): the tensor, in user value 1, forgets the hook. It may be called again. */
+/* What register_hook gives. The hook stays with the value that the tensor had then, whose node
+   this is; a leaf, which has none, is in user value 1. */
+typedef struct HookHandle {
+  int64_t id;
+  dm_Node *node; /* owned */
+} HookHandle;
+
+/* hook:remove(): the tensor's value forgets the hook. It may be called again. */
 static int hook_remove(lua_State *L) {
-  const int64_t *id = luaL_checkudata(L, 1, "demilune.Hook");
+  HookHandle *h = luaL_checkudata(L, 1, "demilune.Hook");
   lua_getiuservalue(L, 1, 1);
-  dm_Tensor *t = dm_to_tensor(L, -1);
-  if (t) dm_remove_hook(t, *id);
+  dm_Tensor *leaf = dm_to_tensor(L, -1);
+  if (h->node || leaf) dm_remove_hook(h->node, leaf, h->id);
+  dm_node_unref(&h->node);
+  return 0;
+}
+
+static int hook_gc(lua_State *L) {
+  HookHandle *h = luaL_checkudata(L, 1, "demilune.Hook");
+  dm_node_unref(&h->node);
   return 0;
 }
 
@@ -410,15 +424,16 @@ static dm_status after_hook_call(void *ctx, dm_Tensor **leaf) {
   return cross(ctx, &x);
 }
 
-/* x:name(fn) -> handle with remove(). The tensor owns the hook; the handle holds the tensor. */
+/* x:name(fn) -> handle with remove(). The node or the leaf owns the hook; the handle holds it.
+ */
 static int push_hook(lua_State *L, const char *name,
                      dm_status (*call)(void *ctx, dm_Tensor **g),
                      dm_status (*add)(dm_Tensor *t, dm_Hook *hook)) {
   State *S = dm_enter(L);
   dm_check_tensor(L, 1);
   luaL_checktype(L, 2, LUA_TFUNCTION);
-  int64_t *id = lua_newuserdatauv(L, sizeof *id, 1);
-  *id = ++S->next_id;
+  HookHandle *handle = lua_newuserdatauv(L, sizeof *handle, 1);
+  *handle = (HookHandle){.id = ++S->next_id};
   lua_pushvalue(L, 1);
   lua_setiuservalue(L, -2, 1);
   if (luaL_newmetatable(L, "demilune.Hook")) {
@@ -426,6 +441,8 @@ static int push_hook(lua_State *L, const char *name,
     lua_pushcfunction(L, hook_remove);
     lua_setfield(L, -2, "remove");
     lua_setfield(L, -2, "__index");
+    lua_pushcfunction(L, hook_gc);
+    lua_setfield(L, -2, "__gc");
     dm_close_metatable(L, "demilune.Hook");
   }
   lua_setmetatable(L, -2);
@@ -433,12 +450,18 @@ static int push_hook(lua_State *L, const char *name,
   dm_Tensor *t = dm_check_tensor(L, 1);
   Callback *c = callback_of_top(L);
   dm_Hook *h = dm_alloc(sizeof *h);
-  if (h) *h = (dm_Hook){.id = *id, .call = call, .drop = callback_drop, .ctx = c};
+  if (h) *h = (dm_Hook){.id = handle->id, .call = call, .drop = callback_drop, .ctx = c};
   const dm_status st = h ? add(t, h) : dm_fail(DM_EMEM, "%s: out of memory", name);
   if (st != DM_OK) {
     dm_free(h);
     callback_drop(c);
     return dm_raise(L);
+  }
+  if (t->node) {
+    dm_hold(&t->node->refs);
+    handle->node = t->node;
+    lua_pushnil(L);
+    lua_setiuservalue(L, -2, 1);
   }
   return 1;
 }

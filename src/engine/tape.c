@@ -467,8 +467,8 @@ dm_status dm_add_after_hook(dm_Tensor *t, dm_Hook *hook) {
   return add_hook(t, hook, DM_AFTER);
 }
 
-void dm_remove_hook(dm_Tensor *t, int64_t id) {
-  for (dm_Hook **at = t->node ? &t->node->hooks : &t->hooks; *at; at = &(*at)->next) {
+void dm_remove_hook(dm_Node *n, dm_Tensor *leaf, int64_t id) {
+  for (dm_Hook **at = n ? &n->hooks : &leaf->hooks; *at; at = &(*at)->next) {
     if ((*at)->id != id) continue;
     dm_Hook *h = *at;
     *at = h->next;

@@ -36,7 +36,8 @@ void dm_node_release_saved(dm_Node *n);
 
 dm_status dm_add_hook(dm_Tensor *t, dm_Hook *hook);       /* takes hook on success */
 dm_status dm_add_after_hook(dm_Tensor *t, dm_Hook *hook); /* of a leaf, likewise */
-void dm_remove_hook(dm_Tensor *t, int64_t id);
+/* Takes off a hook of the node that the tensor had when it was added, or of a leaf (n NULL). */
+void dm_remove_hook(dm_Node *n, dm_Tensor *leaf, int64_t id);
 void dm_hook_unref(dm_Hook *hook);
 dm_status dm_retain_grad(dm_Tensor *t);
 /* Takes t's history, base and hooks away. */
