@@ -41,6 +41,20 @@ describe("backward", function()
     assert.is_nil(y.grad)
   end)
 
+  it("gives none to a leaf that was switched off since, and calls no hook with it", function()
+    local x, y, n = leaf{2.0}, leaf{3.0}, 0
+    local z = dm.tensor({1.0}, {requires_grad = true})
+    z:register_post_accumulate_grad_hook(function() n = n + 1 end)
+    local sum = (x * y * z):sum()
+    x:requires_grad_(false)
+    z:requires_grad_(false)
+    sum:backward()
+    assert.is_nil(x.grad)
+    assert.is_nil(z.grad)
+    assert.equal(0, n)
+    assert.same({2.0}, numbers(y.grad))
+  end)
+
   it("sums over broadcast dims", function()
     local x = leaf{{1.0}, {2.0}};
     (x * dm.ones(2, 3)):sum():backward()

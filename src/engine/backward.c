@@ -318,6 +318,7 @@ static bool may_wait(const Pass *p, const dm_Node *n) {
   if (!leaf || leaf->dtype != DM_F32 || leaf->hooks || leaf->grad_home || leaf->grad)
     return false;
   if (dm_observed() || dm_thread_state()->anomaly.enabled || is_waiting(p, leaf)) return false;
+  if (!(leaf->flags & DM_T_REQUIRES_GRAD)) return false;
   return dm_is_low((dm_DType)g->dtype) && dm_same_shape(g, leaf) && g->numel > 0 &&
          dm_device_eq(g->device, leaf->device) && dm_device_ops(g->device)->widen_all &&
          (dm_tensor_is_contiguous(g) || dm_tensor_is_channels_last(g));
@@ -368,8 +369,10 @@ static dm_status copy_for(dm_Tensor *leaf, dm_Tensor *g, bool create_graph, dm_T
   return st;
 }
 
-/* Adds g to leaf.grad (dm_backward) or to the wanted result (dm_grad). */
+/* Adds g to leaf.grad (dm_backward) or to the wanted result (dm_grad). A leaf that was switched
+   off since the graph was recorded keeps the gradient that it has. */
 static dm_status give_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
+  if (!p->want && !(leaf->flags & DM_T_REQUIRES_GRAD)) return DM_OK;
   dm_Tensor *mine = dm_tensor_ref(g);
   dm_status st = DM_OK;
   const bool create = p->flags & DM_CREATE_GRAPH;
@@ -427,7 +430,7 @@ static dm_status gather(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
 static dm_status run_after_hooks(const Pass *p, dm_Tensor *leaf) {
   bool any = false;
   for (const dm_Hook *h = leaf->hooks; h; h = h->next) any |= h->out == DM_AFTER;
-  if (!any || p->want) return DM_OK;
+  if (!any || p->want || !(leaf->flags & DM_T_REQUIRES_GRAD)) return DM_OK;
   if (leaf->grad_home)
     return dm_fail(DM_ESTATE,
                    "backward: a parameter with register_post_accumulate_grad_hook, whose "
