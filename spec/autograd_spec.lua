@@ -137,6 +137,15 @@ describe("double backward", function()
     assert.is_nil(gz)
   end)
 
+  it("leaves the graph behind an inner tensor for a later pass", function()
+    local x = leaf{2.0, 3.0}
+    local h = x:square()
+    local g = dm.autograd.grad((h * 5):sum(), h)
+    h:backward(g)
+    assert.same({20.0, 30.0}, numbers(x.grad))
+    assert.refuses("backward has already been through", function() h:backward(g) end)
+  end)
+
   it("stops at an inner tensor", function()
     local x = leaf{2.0}
     local h = x * 3

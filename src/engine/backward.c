@@ -871,7 +871,8 @@ static dm_status take_turn(Pass *p, dm_Node *n) {
       if (gx[i] && need[i]) st = add_at(p, &n->in[i], gx[i]);
     for (int i = 0; i < n->n_in; i++) dm_tensor_unref(&gx[i]);
   }
-  if (st == DM_OK && !(p->flags & (DM_RETAIN_GRAPH | DM_CREATE_GRAPH)))
+  /* dm_grad only looks at the gradient of a wanted tensor: its node may have its turn later. */
+  if (st == DM_OK && any && !(p->flags & (DM_RETAIN_GRAPH | DM_CREATE_GRAPH)))
     dm_node_release_saved(n);
   dm_remake_forget(n); /* those who rely on n have had their turns */
 done:
