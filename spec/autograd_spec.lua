@@ -372,6 +372,21 @@ describe("modes", function()
     assert.refuses("inference", function() x:add_(1) end)
   end)
 
+  it("inference_mode(false) leaves the mode; what is no function is refused", function()
+    local x = leaf{1.0}
+    local function twice() return x * 2 end
+    assert.is_true(dm.inference_mode(false, twice).requires_grad)
+    assert.is_false(dm.inference_mode(true, twice).requires_grad)
+    dm.inference_mode(function()
+      local _ <close> = dm.inference_mode(false)
+      assert.is_false(dm.is_inference_mode_enabled())
+      assert.is_true(twice().requires_grad)
+    end)
+    assert.refuses("no_grad: boolean given, wanted a function or nothing",
+      function() dm.no_grad(false) end)
+    assert.refuses("inference_mode: number given", function() dm.inference_mode(1) end)
+  end)
+
   it("belong to a coroutine", function()
     local x = leaf{1.0}
     local co = coroutine.wrap(function()

@@ -115,14 +115,16 @@ static bool waits_inside(lua_State *L) {
   return T && lua_status(T) == LUA_YIELD;
 }
 
+/* What opens a scope of a kind that has no arguments. */
+static const char *const calls[] = {[OFF] = "no_grad",
+                                    [ON] = "enable_grad",
+                                    [INFERENCE] = "inference_mode",
+                                    [MEMORY] = "scope"};
+
 /* __gc: shuts a forgotten scope, and warns: it was in force longer than anybody meant. One of
    a device or a stream may be meant for the rest of the program. A forgotten dm.scope releases
    nothing: what it caught until the collector came is still in use. */
 static int scope_gc(lua_State *L) {
-  static const char *const calls[] = {[OFF] = "no_grad",
-                                      [ON] = "enable_grad",
-                                      [INFERENCE] = "inference_mode",
-                                      [MEMORY] = "scope"};
   Scope *c = check_scope(L);
   const char *call = c->kind == DEVICE || c->kind == STREAM ? NULL : calls[c->kind];
   const bool forgotten = c->open && c->line > 0 && call && !waits_inside(L);
@@ -221,8 +223,13 @@ static int scope_on(lua_State *L, Scope how) {
   return run_inside(L, c, lua_gettop(L) - 2);
 }
 
-/* A scope of a kind that has no arguments. */
-static int scope_of(lua_State *L, Kind kind) { return scope_on(L, (Scope){.kind = kind}); }
+/* A scope of a kind that has no arguments: what is no function at 1 was meant for something. */
+static int scope_of(lua_State *L, Kind kind) {
+  if (!lua_isnoneornil(L, 1) && !lua_isfunction(L, 1))
+    return dm_raise_text(L, "%s: %s given, wanted a function or nothing", calls[kind],
+                         luaL_typename(L, 1));
+  return scope_on(L, (Scope){.kind = kind});
+}
 
 /* device(name), device(name, fn, ...): tensors are made there unless a call names
    a device: creation ops, dm.tensor, the parameters of modules. */
@@ -278,10 +285,14 @@ int dm_stream_scope(lua_State *L, dm_Stream stream) {
 }
 
 /* dm.no_grad(), dm.enable_grad(), dm.inference_mode(), dm.scope() -> scope; with (fn, ...) ->
-   fn's results. */
+   fn's results. As in PyTorch, inference_mode(false, ...) leaves inference and records. */
 static int no_grad(lua_State *L) { return scope_of(L, OFF); }
 static int enable_grad(lua_State *L) { return scope_of(L, ON); }
-static int inference_mode(lua_State *L) { return scope_of(L, INFERENCE); }
+static int inference_mode(lua_State *L) {
+  const bool leaves = lua_isboolean(L, 1) && !lua_toboolean(L, 1);
+  if (lua_isboolean(L, 1)) lua_remove(L, 1);
+  return scope_of(L, leaves ? ON : INFERENCE);
+}
 static int memory_scope(lua_State *L) { return scope_of(L, MEMORY); }
 
 /* The function that scope:wrap returns: it opens a new scope around each call. Its upvalues

@@ -70,8 +70,8 @@
 ---@name dm.enable_grad
 
 --- A scope as dm.no_grad, whose tensors can never be recorded later either: ops are a little
---- cheaper in it.
----@param fn? function
+--- cheaper in it. With false before fn it is one as dm.enable_grad, which leaves the mode.
+---@param fn? boolean|function
 ---@return any a scope for `local _ <close>`, or fn's results
 ---```lua
 ---local model = nn.Linear(3, 2)
