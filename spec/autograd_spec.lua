@@ -517,6 +517,22 @@ describe("hooks", function()
     assert.same({4.0}, numbers(h.grad))
   end)
 
+  it("retain_grad keeps a copy, which no other gradient shares", function()
+    local x = leaf{1.0, 2.0}
+    local h = (x * 2):retain_grad()
+    local y, seed = (h + 1):retain_grad(), dm.tensor{5.0, 6.0}
+    y:backward(seed)
+    h.grad:zero_()
+    assert.same({5.0, 6.0}, numbers(y.grad))
+    y.grad:zero_()
+    assert.same({5.0, 6.0}, numbers(seed))
+    assert.same({10.0, 12.0}, numbers(x.grad))
+    local z = (x * 3):retain_grad()
+    z:sum():backward()
+    assert.is_true(z.grad:is_contiguous())
+    assert.same({2.0, 2.0}, numbers(z.grad:add_(1)))
+  end)
+
   it("retain_grad keeps that of the value after changes in place", function()
     local factor = dm.tensor{1.0, 10.0, 100.0}
     for _, case in ipairs{

@@ -813,8 +813,9 @@ static dm_status finish_gy(Pass *p, dm_Node *n) {
     }
     if (n->retain && n->retain[o] && !p->want) {
       dm_Tensor *t = n->retain[o];
+      /* a copy, for others hold the gradient, too: the caller, a hook, an op behind it */
       if (t->grad) DM_TRY(accumulate(&t->grad, n->gy[o], p->flags & DM_CREATE_GRAPH, false));
-      else t->grad = dm_tensor_ref(n->gy[o]);
+      else DM_TRY(copy_for(t, n->gy[o], p->flags & DM_CREATE_GRAPH, &t->grad));
     }
     for (int i = 0; i < p->n_want; i++)
       if (p->want[i]->node == n && p->want[i]->out_index == o)
