@@ -105,6 +105,23 @@ describe("func.grad", function()
     assert.same({24, 48}, w.grad:totable())
   end)
 
+  it("is plain where levels inside made the only leaves", function()
+    local x, y = t{1, 2}, t{3, 4}
+    local function slope(a, b) return func.grad(function(v) return (v * v * b):sum() end)(a) end
+    local function pushed(a, b)
+      local _, tangent = func.jvp(function(v) return v * v * b end, {a}, {t{1, 1}})
+      return tangent
+    end
+    for _, f in ipairs{slope, pushed} do
+      local jacobian = func.jacrev(f, 2)(x, y) -- 2 a on the diagonal
+      assert.same({{2, 0}, {0, 4}}, jacobian:totable())
+      assert.is_false(jacobian.requires_grad)
+      local w = t{1, 2}:requires_grad_()
+      func.jacrev(f, 2)(w, y):sum():backward()
+      assert.same({2, 2}, w.grad:totable())
+    end
+  end)
+
   it("has a graph to what f captures: a loss of a network's derivative trains it", function()
     local net = nn.Linear(1, 1, {bias = false}):double()
     local u = function(x) return (net(x) ^ 2):sum() end

@@ -84,15 +84,28 @@ local function chosen(what, argnums, n)
   return out
 end
 
--- known, unless the tensor is part of a graph already, gets the leaf.
-local function fresh(what, k, t, known)
+-- A leaf with the tensor's data, or a view of a tensor that is part of a graph already.
+local function fresh(what, k, t)
   if not t:is_floating_point() then
     caller.raise("%s: argument %d is %s, wanted floats; hint: x:float()", what, k, t.dtype)
   end
   if t.requires_grad then return t:view(t.shape) end
-  local leaf = t:detach():requires_grad_()
-  known[#known + 1] = leaf
-  return leaf
+  return t:detach():requires_grad_()
+end
+
+local running -- the level whose f runs; its results may lead to leaves of those inside
+
+-- A leaf that a level made by itself.
+local function note(level, leaf)
+  while level do
+    table.insert(level.known, leaf)
+    level = level.around
+  end
+end
+
+local function enter(level)
+  level.around, running = running, level
+  return setmetatable({}, {__close = function() running = level.around end})
 end
 
 local function run(what, f, argnums, args)
@@ -100,9 +113,14 @@ local function run(what, f, argnums, args)
   local self = setmetatable({what = what, argnums = chosen(what, argnums, args.n), trees = {},
     xs = {}, known = {}}, Level)
   local _ <close> = core.enable_grad()
+  local _ <close> = enter(self)
   local own = table.move(args, 1, args.n, 1, {})
   for i, k in ipairs(self.argnums) do
-    own[k] = map(args[k], function(t) return fresh(what, k, t, self.known) end)
+    own[k] = map(args[k], function(t)
+      local x = fresh(what, k, t)
+      if x.is_leaf then note(self, x) end
+      return x
+    end)
     self.trees[i] = own[k]
     local list = flatten(own[k])
     if #list == 0 then
@@ -272,7 +290,10 @@ end
 function Level:pushes()
   local seeds = {}
   local _ <close> = core.enable_grad()
-  for i, y in ipairs(self.ys) do seeds[i] = core.zeros_like(y):detach():requires_grad_() end
+  for i, y in ipairs(self.ys) do
+    seeds[i] = core.zeros_like(y):detach():requires_grad_()
+    note(self, seeds[i])
+  end
   local pulled = gradients(self.ys, self.xs, seeds, true)
   return function(tangents, keeps) return gradients(pulled, seeds, tangents, keeps) end
 end
