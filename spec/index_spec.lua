@@ -279,6 +279,23 @@ describe("a key", function()
     assert.same({1, 5, 3}, rows(logp[{dm.arange(3), ids(1, 2, 1)}]))
   end)
 
+  it("writes a number as the dtype of the tensor, whatever the key", function()
+    local mask = dm.tensor{true, false}
+    for _, key in ipairs{{ids(1), ids(2)}, {mask, ids(2)}, {1, 2}, {1, ids(2)}} do
+      local x, b = dm.zeros(2, 2, {dtype = "int64"}), dm.zeros(2, 2, {dtype = "bool"})
+      x[key] = 6 / 2
+      assert.same({{0, 3}, {0, 0}}, rows(x))
+      b[key] = true
+      assert.same({{false, true}, {false, false}}, rows(b))
+      b[key] = 0.0
+      assert.is_false(b:any():item())
+    end
+    local x = dm.zeros(2, 2, {dtype = "int8"}):index_put({ids(1), ids(2)}, 3.0)
+    assert.same({{0, 3}, {0, 0}}, rows(x))
+    assert.refuses("index_put: 2.5 cannot be written into int8",
+      function() x[{ids(1), ids(2)}] = 2.5 end)
+  end)
+
   it("ends ipairs at the last row", function()
     local x, sum = dm.arange(6):view(3, 2), 0
     for i, row in ipairs(x) do sum = sum + i * row:sum():item() end

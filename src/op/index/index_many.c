@@ -179,8 +179,12 @@ dm_status index_put_many_compose(dm_Call *c, dm_X *x) {
   const dm_IndexPutManyAttr *a = DM_ATTR(dm_IndexPutManyAttr, c);
   dm_Tensor *t = c->in[0], *values = c->n_in > 1 ? c->in[1] : NULL;
   Chosen ch = {.what = "index_put"};
-  DM_TRY(choose(c, x, &a->dims, 2, &ch));
-  DM_TRY(dm_check_source(c, t, values));
+  dm_Call named = *c;
+  named.op = &dm_ops[DM_OP_index_put]; /* the name that messages give */
+  DM_TRY(choose(&named, x, &a->dims, 2, &ch));
+  DM_TRY(dm_check_source(&named, t, values));
+  if (values->flags & DM_T_NUMBER) values = x_cast(x, values, (dm_DType)t->dtype);
+  if (!values) return x->st;
   DM_TRY(spread(c, x, &ch, &values));
   dm_Tensor *at = flat_positions(c, x, &ch);
   const dm_IndexPutAttr put = {ch.first, a->accumulate};
