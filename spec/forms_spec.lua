@@ -49,6 +49,14 @@ describe("a tensor of no dims", function()
       local function first(t) return t[name](t, 1, ids(1)) end
       same(dm.tensor(1.0), gradients(first, x)[1]:detach())
     end
+    local source = dm.tensor(3.0, {requires_grad = true})
+    for _, index in ipairs{ids(1), dm.tensor(1)} do -- a position that itself may have no dims
+      local function put(t, s) return t:index_copy(1, index, s) end
+      local g = gradients(put, x, source)
+      same(dm.tensor(0.0), g[1]:detach())
+      same(dm.tensor(1.0), g[2]:detach())
+      same(dm.tensor(0.0), gradients(function(t) return t:index_fill(1, index, 2) end, x)[1])
+    end
   end)
 
   it("has one position", function()

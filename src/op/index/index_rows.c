@@ -342,10 +342,11 @@ done:
   return st;
 }
 
-/* x's shape with dim replaced by the index's dims: the shape of x[index]. */
+/* x's shape with dim replaced by the index's dims: the shape of x[index]. An x of no dims
+   counts as a vector of one element. */
 static dm_status replaced_shape(const dm_Call *c, const dm_Tensor *x, int dim,
                                 const dm_Tensor *index, int *ndim, int64_t *shape) {
-  const int n = x->ndim - 1 + index->ndim;
+  const int n = (x->ndim > 0 ? x->ndim - 1 : 0) + index->ndim;
   if (n > DM_MAX_DIM)
     return dm_fail(DM_EARG,
                    "%s: an index of shape %s in x of shape %s gives %d dims, the most "
@@ -739,7 +740,7 @@ dm_status index_fill_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *value = c->in[2];
   int dim;
   DM_TRY(dm_check_dim(c, t, at, &dim));
-  DM_TRY(dm_check_ndim(c, 1, "index", 1));
+  DM_TRY(check_vector(c, c->in[1]));
   if (value->ndim != 0)
     return dm_fail(DM_EARG, "index_fill: the value has shape %s, wanted a number",
                    DM_SHAPE(value));
