@@ -370,6 +370,33 @@ describe("index_fill", function()
   end)
 end)
 
+describe("index_reduce", function()
+  it("keeps for its gradient what it changes in place", function()
+    for _, reduce in ipairs{"prod", "amax", "amin"} do
+      local source = dm.tensor({3.0, 5.0}, {requires_grad = true})
+      local want = dm.tensor{2.0, 4.0}:index_reduce(1, ids(2, 2), source, reduce)
+      local got = dm.tensor{2.0, 4.0}
+      got:index_reduce_(1, {index = ids(2, 2), source = source, reduce = reduce})
+      same(want:detach(), got:detach())
+      same((dm.autograd.grad(want:sum(), {source})), (dm.autograd.grad(got:sum(), {source})))
+    end
+  end)
+
+  it("takes a slice for each position, and no other reduction", function()
+    local x = dm.zeros(3, 2)
+    local function refuses(text, ...)
+      local args = {...}
+      assert.refuses(text, function() x:index_reduce(table.unpack(args)) end)
+    end
+    refuses("a source of shape {1, 1} given, wanted {1, 2}", 1, ids(1), dm.ones(1, 1), "prod")
+    refuses("a source of shape {2, 2} given, wanted {1, 2}", 1, ids(1), dm.ones(2, 2), "prod")
+    refuses("a source of shape {2} given, wanted {1, 2}", 1, ids(1), dm.ones(2), "prod")
+    refuses("dim 3 is out of range for shape {3, 2}", 3, ids(1), dm.ones(1, 2), "prod")
+    refuses("'sum' is none of prod, mean, amax, amin", 1, ids(1), dm.ones(1, 2), "sum")
+    same(dm.tensor(6.0), dm.tensor(2.0):index_reduce(-1, ids(1), dm.tensor(3.0), "prod"))
+  end)
+end)
+
 describe("shapes", function()
   it("stay where diff takes no difference", function()
     local x = dm.arange(4.0):reshape(1, 1, 4)

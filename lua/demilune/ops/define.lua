@@ -124,6 +124,21 @@ local function read(name, slots, ...)
   return table.unpack(values, 1, #slots)
 end
 
+-- Whether a tensor among the arguments, or in a table there, requires grad.
+local function any_requires_grad(...)
+  for i = 1, select("#", ...) do
+    local v = select(i, ...)
+    if is_tensor(v) then
+      if v.requires_grad then return true end
+    elseif type(v) == "table" then
+      for _, t in pairs(v) do
+        if is_tensor(t) and t.requires_grad then return true end
+      end
+    end
+  end
+  return false
+end
+
 -- fn on float32 where tensors of one 16-bit dtype are given, and its results in that dtype again,
 -- so that they are rounded once.
 local function widened(fn)
@@ -187,7 +202,8 @@ function define.family()
         row.in_place = call
       elseif flags:find " inplace " then
         row.in_place = function(x, ...) -- what the gradient reads must not change with x
-          return x:copy_(call(is_tensor(x) and x.requires_grad and x:clone() or x, ...))
+          local kept = is_tensor(x) and any_requires_grad(x, ...) and x:clone() or x
+          return x:copy_(call(kept, ...))
         end
       end
       rows[#rows + 1] = row

@@ -46,14 +46,31 @@ op.fill_diagonal("x; fill_value, wrap = false", "writes a number on the diagonal
   end
   return x
 end, "only_inplace")
+
+local REDUCTIONS = {prod = true, mean = true, amax = true, amin = true}
+
 op.index_reduce("x, index, source; dim, reduce, include_self = true", "x with the slices of source "
   .. "reduced into positions along dim by reduce (prod, mean, amax, amin), what was there among "
   .. "them "
   .. "or, without include_self, forgotten", function(x, index, source, dim, reduce, include_self)
-  local shape = {}
-  for d = 1, source:dim() do shape[d] = 1 end
-  local d = dim < 0 and dim + #shape + 1 or dim
-  if #shape > 0 then shape[d] = -1 end
+  if not REDUCTIONS[reduce] then
+    caller.raise("index_reduce: reduce: '%s' is none of prod, mean, amax, amin", tostring(reduce))
+  end
+  local wanted, shape, fits = {}, {}, source:dim() == x:dim()
+  local d = dim < 0 and dim + math.max(x:dim(), 1) + 1 or dim
+  if d < 1 or d > math.max(x:dim(), 1) then
+    caller.raise("index_reduce: dim %s is out of range for shape %s (dims count from 1)", dim,
+      tostring(x.shape))
+  end
+  for k, size in ipairs(x.shape) do
+    wanted[k] = k == d and index:numel() or size
+    shape[k] = k == d and -1 or 1
+    fits = fits and source:size(k) == wanted[k]
+  end
+  if not fits then
+    caller.raise("index_reduce: a source of shape %s given, wanted {%s}", tostring(source.shape),
+      table.concat(wanted, ", "))
+  end
   local at = index:reshape(shape):expand(source.shape)
   return core.scatter_reduce(x, dim, at, source, reduce, {include_self = include_self})
 end, "inplace")
