@@ -413,8 +413,17 @@ describe("shapes", function()
   it("of chunks may be in a tensor", function()
     local x = dm.arange(5.0)
     for i, part in ipairs(x:tensor_split({3, 4})) do same(part, x:tensor_split(ids(3, 4))[i]) end
+    same(x:tensor_split({3, 4})[2], x:tensor_split({6 / 2, 4.0})[2])
     assert.equal(3, #x:tensor_split(dm.tensor(3)))
     assert.refuses("integer", function() x:tensor_split(dm.tensor(2.5)) end)
+  end)
+
+  it("of chunks of an empty dim are all empty", function()
+    local x = dm.zeros(2, 0)
+    assert.equal(3, #x:chunk(3, 2))
+    for _, part in ipairs(x:chunk(3, 2)) do assert.same({2, 0}, part.shape) end
+    assert.refuses("chunk: 0 chunks", function() x:chunk(0, 2) end)
+    assert.refuses("chunk: %d+ chunks", function() x:chunk(2 ^ 40, 2) end)
   end)
 
   it("of one class count as a sample", function()

@@ -89,20 +89,6 @@ static int split(lua_State *L) {
   return 1;
 }
 
-/* dm.chunk(x, n, dim or {dim = 1}) -> list of at most n views of ceil(size / n) elements
-   each, the last shorter; PyTorch too returns fewer than n where they fill the dim. Raises
-   for n < 1. */
-static int chunk(lua_State *L) {
-  static const char *const names[] = {"input", "chunks", "dim"};
-  State *S = dm_enter(L);
-  dm_position_options(L, "chunk", DM_COUNT(names), names);
-  dm_Tensor *t = dm_check_tensor(L, 1);
-  const int d = tensor_dim_arg(L, "chunk", t, 3);
-  const lua_Integer n = integer_arg(L, "chunk", "chunks", 2);
-  if (n < 1) return dm_raise_text(L, "chunk: %I chunks, wanted 1 or more", (LUAI_UACINT)n);
-  return split_by_size(L, S, d, t->shape[d], t->shape[d] / n + (t->shape[d] % n != 0));
-}
-
 /* dm.unbind(x, dim = 1) -> list of the views x:select(dim, i), one dim less than x. Raises on
    a 0-dim tensor. */
 static int unbind(lua_State *L) {
@@ -154,8 +140,7 @@ enum { MOST_EMPTY = 1 << 16 }; /* a call that asks for more empty chunks is a mi
 
 /* Pushes a list of n chunks; when n does not divide the size, the first ones have one element
    more. Chunks beyond the size are empty. */
-static int split_evenly(lua_State *L, State *S, int d, lua_Integer n) {
-  const char *const name = "tensor_split";
+static int split_evenly(lua_State *L, State *S, const char *name, int d, lua_Integer n) {
   const int64_t all = size_of(L, d);
   if (n < 1) return dm_raise_text(L, "%s: %I chunks, wanted 1 or more", name, (LUAI_UACINT)n);
   if (n > all + MOST_EMPTY)
@@ -173,13 +158,27 @@ static int split_evenly(lua_State *L, State *S, int d, lua_Integer n) {
   return 1;
 }
 
+/* dm.chunk(x, n, dim or {dim = 1}) -> list of at most n views of ceil(size / n) elements
+   each, the last shorter; PyTorch too returns fewer than n where they fill the dim, and n empty
+   ones of an empty dim. Raises for n < 1. */
+static int chunk(lua_State *L) {
+  static const char *const names[] = {"input", "chunks", "dim"};
+  State *S = dm_enter(L);
+  dm_position_options(L, "chunk", DM_COUNT(names), names);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  const int d = tensor_dim_arg(L, "chunk", t, 3);
+  const lua_Integer n = integer_arg(L, "chunk", "chunks", 2);
+  if (n < 1) return dm_raise_text(L, "chunk: %I chunks, wanted 1 or more", (LUAI_UACINT)n);
+  const int64_t size = t->shape[d];
+  if (size == 0) return split_evenly(L, S, "chunk", d, n);
+  return split_by_size(L, S, d, size, size / n + (size % n != 0));
+}
+
 /* Returns element k of the table at 2: the position, from 0 and clamped to the dim, where
    chunk k + 1 begins. Raises for 0 and for values that are no integers. */
 static int64_t split_position(lua_State *L, lua_Integer k, int64_t size) {
   lua_rawgeti(L, 2, k);
-  if (!lua_isinteger(L, -1))
-    dm_raise_text(L, "tensor_split: cuts are positions, got %s", luaL_typename(L, -1));
-  const lua_Integer v = lua_tointeger(L, -1);
+  const lua_Integer v = integer_arg(L, "tensor_split", "a position", -1);
   lua_pop(L, 1);
   if (v == 0) dm_raise_text(L, "tensor_split: a cut at 0: positions count from 1");
   const int64_t at = v > 0 ? v - 1 : v + size;
@@ -198,7 +197,7 @@ static int split_at(lua_State *L, State *S, int d) {
     lua_replace(L, 2);
   }
   if (!lua_istable(L, 2))
-    return split_evenly(L, S, d, integer_arg(L, "tensor_split", ARGUMENT, 2));
+    return split_evenly(L, S, "tensor_split", d, integer_arg(L, "tensor_split", ARGUMENT, 2));
   const lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
   const int64_t size = size_of(L, d);
   lua_createtable(L, (int)n + 1, 0);
