@@ -457,6 +457,8 @@ describe("what PyTorch refuses", function()
     refuses("more than one element in its groups", F.group_norm, dm.ones(1, 0, 2), 1)
     refuses("wanted it not above", F.hardtanh, dm.ones(2), {min_val = 0.5, max_val = -0.5})
     refuses("x has no dims", dm.roll, dm.tensor(1.0), 0, 1)
+    refuses("combinations: x has shape {2, 2}, wanted one dim", dm.combinations, dm.ones(2, 2))
+    refuses("histogram: 0 bins, wanted 1 or more", dm.histogram, dm.ones(2), 0)
     local x = dm.ones(2, 2)
     for _, name in ipairs{"triplet_margin_loss", "triplet_margin_with_distance_loss"} do
       refuses("wanted above 0", F[name], x, x, x, {margin = -1})

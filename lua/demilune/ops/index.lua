@@ -123,6 +123,9 @@ local HISTOGRAM = "how many elements (or what sum of weights) lie in each bin, a
 op.histogram("x; bins, range?, weight?, density = false", HISTOGRAM,
   function(x, bins, range, weight, density)
     local flat = x:detach():reshape(-1)
+    if not core.is_tensor(bins) and bins < 1 then
+      caller.raise("histogram: %s bins, wanted 1 or more", tostring(bins))
+    end
     local edges = core.is_tensor(bins) and bins
       or edges_of(flat, bins, table.unpack(range or {}))
     local counts = counts_of(bin_of(flat, edges), #edges - 1, weight, flat)

@@ -114,6 +114,9 @@ op.cartesian_prod("tensors...", "all combinations of the vectors' elements, a ro
 op.combinations("x; r = 2, with_replacement = false", "all choices of r elements of a vector, in "
   .. "their order, a row each", function(x, r, with_replacement)
   local n, rows_of = x:numel(), {}
+  if x:dim() ~= 1 then
+    caller.raise("combinations: x has shape %s, wanted one dim", tostring(x.shape))
+  end
   if r == 0 then return core.empty(0, {dtype = x.dtype, device = x.device}) end
   -- there are `many` over r rows, as many as `many` over `many - r`
   local many = with_replacement and n + r - 1 or n
