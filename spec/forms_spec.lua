@@ -370,6 +370,21 @@ describe("index_fill", function()
   end)
 end)
 
+describe("quantile", function()
+  it("rounds the float64 product of a float32 q, as PyTorch does", function()
+    for _, name in ipairs{"quantile", "nanquantile"} do
+      local function at(n, q, how)
+        local x = dm.arange(n):float()
+        return x[name](x, q, {interpolation = how}):item() - 1
+      end
+      assert.equal(4, at(6, 0.6, "higher"))
+      assert.equal(3.5, at(6, 0.6, "midpoint"))
+      assert.equal(6, at(11, 0.7, "lower"))
+      assert.equal(5, at(16, 0.3, "nearest"))
+    end
+  end)
+end)
+
 describe("index_reduce", function()
   it("keeps for its gradient what it changes in place", function()
     for _, reduce in ipairs{"prod", "amax", "amin"} do

@@ -230,16 +230,17 @@ static dm_status check_quantiles(const dm_Call *c, dm_X *x) {
 
 /* The fractional rank q (n - 1) in each sorted slice, counted from 0, with n the number
    of its elements that are not NaN (skip_nan) or its size. Without skip_nan a slice
-   that holds a NaN gets the last rank, where a NaN lies. */
+   that holds a NaN gets the last rank, where a NaN lies. It is the float64 product of q in x's
+   dtype, as in PyTorch: float32 has no ranks beyond 2^24. */
 static dm_Tensor *ranks_of(dm_X *x, const Slices *l, dm_Tensor *q, bool skip_nan) {
-  const dm_DType dtype = (dm_DType)l->t->dtype;
   int64_t shape[DM_MAX_DIM];
   for (int d = 0; d < l->t->ndim; d++) shape[d] = d == l->dim ? q->numel : 1;
-  q = x_cast(x, dm_x_there(x, q, l->t->device), dtype);
+  q = x_cast(x, dm_x_there(x, q, l->t->device), (dm_DType)l->t->dtype);
+  q = x_cast(x, q, DM_F64);
   q = x_reshape(x, q, l->t->ndim, shape);
   dm_Tensor *numbers = count_numbers(x, l);
   const int64_t last = l->t->shape[l->dim] - 1;
-  if (skip_nan) return x_mul(x, q, x_floor(x, x_shift(x, x_cast(x, numbers, dtype), -1), 0));
+  if (skip_nan) return x_mul(x, q, x_floor(x, x_shift(x, x_cast(x, numbers, DM_F64), -1), 0));
   dm_Tensor *whole = x_test(x, DM_OP_gt, numbers, (double)last);
   return x_where(x, whole, x_scale(x, q, (double)last), dm_x_number(x, (double)last));
 }
@@ -282,7 +283,9 @@ static dm_status quantile(dm_Call *c, dm_X *x, bool skip_nan) {
   dm_Tensor *below = x_gather(x, sorted[0], x_moved(x, x_cast(x, low, DM_I64), c->base), l.dim);
   dm_Tensor *above =
       x_gather(x, sorted[0], x_moved(x, x_cast(x, high, DM_I64), c->base), l.dim);
-  dm_Tensor *weight = a->interpolation == MIDPOINT ? dm_x_number(x, 0.5) : x_sub(x, rank, low);
+  dm_Tensor *weight = a->interpolation == MIDPOINT
+                          ? dm_x_number(x, 0.5)
+                          : x_cast(x, x_sub(x, rank, low), (dm_DType)l.t->dtype);
   dm_Tensor *y = below;
   if (a->interpolation == LINEAR || a->interpolation == MIDPOINT)
     y = dm_x(x, DM_OP_lerp, NULL, 3, below, above, weight);
