@@ -4,26 +4,33 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local op, rows = require("demilune.ops.define").family()
 
--- A copy of x whose part, a view, is src.
-local function with(x, src, part)
+-- A copy of x whose part, a view, is src, for the op of that name.
+local function with(name, x, src, part)
   local out = x:clone()
-  part(out):copy_(src)
+  local there = part(out)
+  if there.shape ~= src.shape then
+    caller.raise("%s: src has shape %s, wanted %s, that of the part of x", name,
+      tostring(src.shape), tostring(there.shape))
+  end
+  there:copy_(src)
   return out
 end
 
 op.select_scatter("x, src; dim, index", "x with src at one position of a dim",
   function(x, src, dim, index)
-    return with(x, src, function(out) return out:select(dim, index) end)
+    return with("select_scatter", x, src, function(out) return out:select(dim, index) end)
   end)
 op.slice_scatter("x, src; dim = 1, start = 1, stop = -1, step = 1", "x with src from start to "
   .. "stop, "
   .. "both included, along a dim", function(x, src, dim, start, stop, step)
-  return with(x, src, function(out) return out:slice(dim, start, stop, {step = step}) end)
+  return with("slice_scatter", x, src, function(out)
+    return out:slice(dim, start, stop, {step = step})
+  end)
 end)
 op.diagonal_scatter("x, src; offset = 0, dim1 = 1, dim2 = 2", "x with src as the diagonal of two "
   .. "dims",
   function(x, src, offset, dim1, dim2)
-    return with(x, src, function(out)
+    return with("diagonal_scatter", x, src, function(out)
       return out:diagonal{offset = offset, dim1 = dim1, dim2 = dim2}
     end)
   end)
@@ -53,6 +60,10 @@ op.index_reduce("x, index, source; dim, reduce, include_self = true", "x with th
   .. "reduced into positions along dim by reduce (prod, mean, amax, amin), what was there among "
   .. "them "
   .. "or, without include_self, forgotten", function(x, index, source, dim, reduce, include_self)
+  if index:dim() > 1 then
+    caller.raise("index_reduce: an index of shape %s given, wanted one dim",
+      tostring(index.shape))
+  end
   if not REDUCTIONS[reduce] then
     caller.raise("index_reduce: reduce: '%s' is none of prod, mean, amax, amin", tostring(reduce))
   end

@@ -81,9 +81,10 @@ static dm_Tensor *identity(dm_X *x, Reduce reduce, dm_DType dtype) {
   return x_whole(x, reduce == AMIN ? most : sign ? -most - 1 : 0);
 }
 
-/* The leading part of the source that the index covers. */
+/* The leading part of the source that the index covers. One of the two may have no dims. */
 static dm_Tensor *corner_of(dm_X *x, dm_Tensor *src, const dm_Tensor *index) {
-  for (int d = 0; x->st == DM_OK && d < index->ndim; d++)
+  const int n = src->ndim < index->ndim ? src->ndim : index->ndim;
+  for (int d = 0; x->st == DM_OK && d < n; d++)
     if (src->shape[d] > index->shape[d])
       src = dm_x(x, DM_OP_narrow, &(int64_t[3]){d, 0, index->shape[d]}, 1, src);
   return src;
