@@ -498,4 +498,40 @@ describe("what PyTorch calls a view", function()
     assert.refuses("index_spec.lua:%d+: fill_diagonal_: x is {2, 3, 2}, wanted dims of one size",
       function() dm.zeros(2, 3, 2):fill_diagonal_(1) end)
   end)
+
+  it("refuses numbers that an integer does not hold, wherever they are written", function()
+    local mask, first = dm.tensor{true, false, false}, dm.tensor{1}
+    local writes = {
+      copy_ = function(x, v) x[1] = v end,
+      index_put = function(x, v) x[first] = v end,
+      masked_fill = function(x, v) x[mask] = v end,
+      fill_ = function(x, v) x:fill_(v) end,
+      full = function(x, v) return dm.full({2}, v, {dtype = x.dtype}) end,
+      full_like = function(x, v) return dm.full_like(x, v) end,
+      tensor = function(x, v) return dm.tensor({v}, {dtype = x.dtype}) end,
+      index_fill = function(x, v) return x:index_fill(1, first, v) end,
+      scatter = function(x, v) return x:scatter(1, first, v) end,
+    }
+    local beyond = {int8 = {300, -129, 127.5, 1/0, 0/0}, uint8 = {256, -256}, int16 = {1 << 15},
+                    int32 = {1 << 31, 2.0^31}, int64 = {2.0^63, -1/0}}
+    for dtype, values in pairs(beyond) do
+      for _, v in ipairs(values) do
+        for name, write in pairs(writes) do
+          local x = dm.zeros(3, {dtype = dtype})
+          local ok, message = pcall(write, x, v)
+          assert.is_false(ok)
+          assert(message:find(("%s: .- does not fit into %s"):format(name, dtype)), message)
+          assert.same({0, 0, 0}, x:totable())
+        end
+      end
+    end
+    assert.refuses("where: 300 does not fit into int8 %(%-128 to 127%)", function()
+      return dm.where(mask, dm.zeros(3, {dtype = "int8"}), 300)
+    end)
+    assert.same({-128, 127}, dm.tensor({-128, 127}, {dtype = "int8"}):totable())
+    assert.same({255, 255}, dm.full({2}, -1, {dtype = "uint8"}):totable()) -- as in PyTorch
+    assert.same({math.mininteger}, dm.tensor({-2.0^63}, {dtype = "int64"}):totable())
+    assert.same({true, false}, dm.zeros(2, {dtype = "bool"})
+      :masked_fill(dm.tensor{true, false}, 0.5):totable())
+  end)
 end)

@@ -12,12 +12,12 @@ teardown(cases.remove)
 describe("A small training #slow", function()
   for i, kind in ipairs(cases.KINDS) do
     it("ends with the same bits when disturbed: " .. kind, function()
-      local met = 0
-      for seed = i + 2, i + 8, 6 do
+      local met, seed, runs = 0, i + 2, 0
+      repeat -- a moment of a disturbance may lie behind the end of a training
         local problem, name, n = cases.check(seed, kind)
         assert.is_nil(problem, ("seed %d, %s: %s"):format(seed, name, problem))
-        met = met + n
-      end
+        met, seed, runs = met + n, seed + 6, runs + 1
+      until runs >= 2 and (met > 0 or runs == 8 or kind == "affinity" or kind == "threads")
       -- other processors and numbers of threads raise and interrupt nothing that could be counted
       assert.is_true(met > 0 or kind == "affinity" or kind == "threads")
     end)

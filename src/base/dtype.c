@@ -2,6 +2,7 @@
    promotion: PyTorch's type promotion lattice. */
 #include "base/dtype.h"
 
+#include <math.h>
 #include <string.h>
 
 #define ONE(...) +1
@@ -41,6 +42,15 @@ dm_DType dm_promote(dm_DType a, dm_DType b) {
   int d = 0;
   while (dm_dtypes[d].rank != rank_a + 1) d++;
   return (dm_DType)d;
+}
+
+bool dm_holds(dm_DType d, double v, double bounds[2]) {
+  if (!dm_is_int(d)) return true;
+  const double half = ldexp(1, 8 * (int)dm_dtype_size(d) - 1); /* of the numbers it has */
+  bounds[0] = d == DM_U8 ? 0 : -half;
+  bounds[1] = d == DM_U8 ? 2 * half - 1 : half - 1;
+  return v >= (d == DM_U8 ? -bounds[1] : bounds[0]) &&
+         (d == DM_I64 ? v < half : v <= bounds[1]);
 }
 
 void dm_make_bools(void *bytes, int64_t n) {

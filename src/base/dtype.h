@@ -47,6 +47,11 @@ static inline DM_HD dm_DType dm_compute_dtype(dm_DType d) {
 
 dm_DType dm_promote(dm_DType a, dm_DType b); /* two operands of equal rank class */
 
+/* Whether a number can be written into the dtype: an integer holds what lies between its
+   bounds, which go to `bounds`, all others everything. As in PyTorch an unsigned one also takes
+   the negative numbers that wrap to one of its own once. */
+bool dm_holds(dm_DType d, double v, double bounds[2]);
+
 /* Makes n bytes that a file gave bools: 0 stays, all else becomes 1. */
 void dm_make_bools(void *bytes, int64_t n);
 

@@ -136,9 +136,11 @@ static void fill_from(lua_State *L, int i, int depth, const Nested *n, dm_DType 
   }
   if (dm_is_float(t) || !lua_isinteger(L, i)) {
     const double v = lua_isboolean(L, i) ? lua_toboolean(L, i) : lua_tonumber(L, i);
+    if (dm_check_holds("tensor", t, v) != DM_OK) dm_raise(L);
     dm_store_f64(t, *p, 1, 1, &v);
   } else {
     const int64_t v = lua_tointeger(L, i);
+    if (t != DM_I64 && dm_check_holds("tensor", t, (double)v) != DM_OK) dm_raise(L);
     dm_store_i64(t, *p, 1, 1, &v);
   }
   *p += dm_dtype_size(t);

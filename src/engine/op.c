@@ -103,6 +103,20 @@ dm_status dm_check_dim(const dm_Call *c, const dm_Tensor *t, int64_t dim, int *o
   return DM_OK;
 }
 
+dm_status dm_check_holds(const char *what, dm_DType to, double v) {
+  double bounds[2];
+  if (dm_holds(to, v, bounds)) return DM_OK;
+  return dm_fail(DM_EARG, "%s: %.10g does not fit into %s (%.0f to %.0f)", what, v,
+                 dm_dtype_name(to), bounds[0], bounds[1]);
+}
+dm_status dm_check_holds_number(const char *what, dm_DType to, const dm_Tensor *t) {
+  if (!(t->flags & DM_T_NUMBER) || !dm_is_int(to)) return DM_OK;
+  const void *const at = dm_tensor_data(t);
+  if (t->dtype == DM_F64) return dm_check_holds(what, to, *(const double *)at);
+  if (t->dtype != DM_I64 || to == DM_I64) return DM_OK;
+  return dm_check_holds(what, to, (double)*(const int64_t *)at);
+}
+
 dm_status dm_check_float(const dm_Call *c, const dm_Tensor *t, const char *what) {
   if (dm_is_float((dm_DType)t->dtype)) return DM_OK;
   return dm_fail(DM_EARG, "%s: %s is %s, wanted a float dtype; hint: x:to(\"float32\")",

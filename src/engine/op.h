@@ -223,6 +223,10 @@ static inline void dm_out_like(dm_Call *c, int i, const dm_Tensor *t, dm_DType d
 dm_status dm_check_ndim(const dm_Call *c, int i, const char *name, int ndim);
 /* dim (may be negative) of t as 0..ndim-1; a 0-dim tensor counts as one dim. */
 dm_status dm_check_dim(const dm_Call *c, const dm_Tensor *t, int64_t dim, int *out);
+/* Refuses a number that an integer dtype does not hold, by the name of the call; of a tensor
+   only one that stands for a number of the caller's. */
+dm_status dm_check_holds(const char *what, dm_DType to, double v);
+dm_status dm_check_holds_number(const char *what, dm_DType to, const dm_Tensor *t);
 /* Fails unless t is of a float dtype / an integer dtype. */
 dm_status dm_check_float(const dm_Call *c, const dm_Tensor *t, const char *what);
 

@@ -198,11 +198,12 @@ dm_status dm_check_mask(const char *what, int base, const dm_Tensor *t, const dm
    PyTorch's can_cast. */
 dm_status dm_check_source(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *src) {
   const dm_DType to = (dm_DType)x->dtype, from = (dm_DType)src->dtype;
+  DM_TRY(dm_check_holds_number(c->op->name, to, src));
   if (dm_kind(from) <= dm_kind(to)) return DM_OK;
   if (to == DM_BOOL && (src->flags & DM_T_NUMBER)) return DM_OK; /* as its truth value */
   if ((src->flags & DM_T_NUMBER) && from == DM_F64) {
     const double v = *(const double *)dm_tensor_data(src);
-    if (v == trunc(v) && fabs(v) < 0x1p63) return DM_OK;
+    if (v == trunc(v)) return DM_OK;
     return dm_fail(DM_EARG, "%s: %g cannot be written into %s", c->op->name, v,
                    dm_dtype_name(to));
   }

@@ -744,6 +744,7 @@ dm_status index_fill_compose(dm_Call *c, dm_X *x) {
   if (value->ndim != 0)
     return dm_fail(DM_EARG, "index_fill: the value has shape %s, wanted a number",
                    DM_SHAPE(value));
+  DM_TRY(dm_check_holds_number("index_fill", (dm_DType)t->dtype, value));
   /* A mask, 1 at the positions: a position that is named twice counts once for the value. */
   int64_t shape[DM_MAX_DIM];
   for (int d = 0; d < t->ndim; d++) shape[d] = d == dim ? t->shape[d] : 1;

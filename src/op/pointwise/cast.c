@@ -87,6 +87,7 @@ dm_status copy_rule(dm_Call *c) {
   int ndim;
   int64_t shape[DM_MAX_DIM];
   DM_TRY(dm_broadcast("copy_", x, s, &ndim, shape));
+  DM_TRY(dm_check_holds_number("copy_", (dm_DType)x->dtype, s));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
   if (ndim != x->ndim || memcmp(shape, x->shape, sizeof shape[0] * (size_t)ndim) != 0)
     return dm_fail(DM_EARG, "copy_: a source of shape %s does not broadcast to %s", DM_SHAPE(s),
@@ -104,7 +105,10 @@ void copy_grad(dm_Grad *g) {
 }
 
 /* x's shape and dtype. */
-dm_status fill_rule(dm_Call *c) { return clone_rule(c); }
+dm_status fill_rule(dm_Call *c) {
+  DM_TRY(dm_check_holds("fill_", (dm_DType)c->in[0]->dtype, DM_ATTR(dm_FillAttr, c)->value));
+  return clone_rule(c);
+}
 
 /* One number into n elements, in each compute type. */
 static void fill32(const float *const *in, float *out, int64_t n, const double *p) {

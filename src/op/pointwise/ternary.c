@@ -38,7 +38,9 @@ dm_status where_rule(dm_Call *c) {
   if (cond != DM_BOOL && cond != DM_U8)
     return dm_fail(DM_EARG, "where: the condition is %s, wanted bool; hint: x:ne(0)",
                    dm_dtype_name(cond));
-  return broadcast_all(c, dm_result_dtype(2, c->in + 1));
+  const dm_DType to = dm_result_dtype(2, c->in + 1);
+  for (int i = 1; i < 3; i++) DM_TRY(dm_check_holds_number("where", to, c->in[i]));
+  return broadcast_all(c, to);
 }
 
 dm_status dm_choose(dm_Tensor *out, dm_Tensor *cond, dm_Tensor *x, dm_Tensor *y) {

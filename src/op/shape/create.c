@@ -33,7 +33,7 @@ dm_status sized_rule(dm_Call *c) {
 dm_status full_rule(dm_Call *c) {
   const dm_FullAttr *a = DM_ATTR(dm_FullAttr, c);
   dm_out_sized(c, a->size, a->dtype, dm_default_dtype(), a->device);
-  return DM_OK;
+  return dm_check_holds(c->op->name, (dm_DType)c->out_meta[0].dtype, a->fill_value);
 }
 
 /* The rule of the _like ops: input 0's shape, and its dtype and device unless others are given.
@@ -48,7 +48,11 @@ static dm_status like(dm_Call *c, dm_LikeAttr a) {
   return DM_OK;
 }
 dm_status like_rule(dm_Call *c) { return like(c, *DM_ATTR(dm_LikeAttr, c)); }
-dm_status full_like_rule(dm_Call *c) { return like(c, DM_ATTR(dm_FullLikeAttr, c)->like); }
+dm_status full_like_rule(dm_Call *c) {
+  DM_TRY(like(c, DM_ATTR(dm_FullLikeAttr, c)->like));
+  return dm_check_holds(c->op->name, (dm_DType)c->out_meta[0].dtype,
+                        DM_ATTR(dm_FullLikeAttr, c)->fill_value);
+}
 
 typedef struct Fill {
   char *dst;

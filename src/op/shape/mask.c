@@ -69,8 +69,17 @@ dm_status masked_fill_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* A float is a bool by its truth value, not by its whole part. */
 dm_status masked_fill_cpu(dm_Call *c) {
-  return dm_choose(c->out[0], c->in[1], c->in[2], c->in[0]);
+  const dm_DType to = (dm_DType)c->out[0]->dtype;
+  dm_Tensor *value = c->in[2], *truth = NULL;
+  if (to == DM_BOOL && dm_is_float((dm_DType)value->dtype)) {
+    DM_TRY(dm_dense_as_new(value, DM_BOOL, 0, value->shape, &truth));
+    value = truth;
+  }
+  const dm_status st = dm_choose(c->out[0], c->in[1], value, c->in[0]);
+  dm_tensor_unref(&truth);
+  return st;
 }
 
 /* dx is gy with masked elements 0; dvalue is the sum of gy over the mask, which the
