@@ -468,7 +468,7 @@ static dm_status put_rows(dm_Tensor *x, int dim, dm_Tensor *index, const IndexPo
 DM_CUDA_KERNEL(index_put_cuda) {
   const dm_IndexPutAttr *a = DM_ATTR(dm_IndexPutAttr, c);
   dm_Tensor *x = c->out[0], *index = c->in[1];
-  const int dim = dm_dim_of(x, a->dim), ndim = x->ndim - 1 + index->ndim;
+  const int dim = dm_dim_of(x, a->dim), ndim = (x->ndim > 0 ? x->ndim - 1 : 0) + index->ndim;
   int64_t shape[DM_MAX_DIM];
   dm_Own own;
   DM_TRY(dm_cuda_copy(x, c->in[0]));

@@ -1,7 +1,9 @@
 /* The pointwise ops of up to three operands (where, clamp, lerp, addcmul, Huber losses). Their
    formulas are the CPU's, base/triple.inc. p and q are bounds or a factor; for integers they
    saturate in int64. */
+#include "kernels/own.cuh"
 #include "kernels/pointwise.cuh"
+#include "kernels/vector.cuh"
 
 extern "C" {
 #include "op/pointwise/ternary.h"
@@ -73,7 +75,13 @@ static dm_status run(Triple op, dm_Tensor *out, dm_Tensor *const *in, double p, 
 
 DM_CUDA_KERNEL(where_cuda) { return run<3>(choose_id, c->out[0], c->in, 0, 0); }
 DM_CUDA_KERNEL(masked_fill_cuda) {
-  dm_Tensor *const in[3] = {c->in[1], c->in[2], c->in[0]};
+  dm_Tensor *in[3] = {c->in[1], c->in[2], c->in[0]};
+  dm_Own truth;
+  if (c->out[0]->dtype == DM_BOOL && dm_is_float((dm_DType)in[1]->dtype)) {
+    DM_TRY(dm_cast_new(in[1], DM_BOOL, &truth.t));
+    in[1] = truth.t; /* a number on the host, as before */
+    in[1]->flags |= DM_T_NUMBER;
+  }
   return run<3>(choose_id, c->out[0], in, 0, 0);
 }
 DM_CUDA_KERNEL(clamp_cuda) {

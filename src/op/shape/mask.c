@@ -71,9 +71,8 @@ dm_status masked_fill_rule(dm_Call *c) {
 
 /* A float is a bool by its truth value, not by its whole part. */
 dm_status masked_fill_cpu(dm_Call *c) {
-  const dm_DType to = (dm_DType)c->out[0]->dtype;
   dm_Tensor *value = c->in[2], *truth = NULL;
-  if (to == DM_BOOL && dm_is_float((dm_DType)value->dtype)) {
+  if (c->out[0]->dtype == DM_BOOL && dm_is_float((dm_DType)value->dtype)) {
     DM_TRY(dm_dense_as_new(value, DM_BOOL, 0, value->shape, &truth));
     value = truth;
   }
