@@ -372,7 +372,7 @@ describe("modes", function()
     assert.refuses("inference", function() x:add_(1) end)
   end)
 
-  it("inference_mode(false) leaves the mode; what is no function is refused", function()
+  it("inference_mode(false) leaves the mode; other values than functions are refused", function()
     local x = leaf{1.0}
     local function twice() return x * 2 end
     assert.is_true(dm.inference_mode(false, twice).requires_grad)

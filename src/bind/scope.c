@@ -223,7 +223,8 @@ static int scope_on(lua_State *L, Scope how) {
   return run_inside(L, c, lua_gettop(L) - 2);
 }
 
-/* A scope of a kind that has no arguments: what is no function at 1 was meant for something. */
+/* A scope of a kind that has no arguments. Another value than a function at 1 was meant for
+   something, and is refused. */
 static int scope_of(lua_State *L, Kind kind) {
   if (!lua_isnoneornil(L, 1) && !lua_isfunction(L, 1))
     return dm_raise_text(L, "%s: %s given, wanted a function or nothing", calls[kind],
