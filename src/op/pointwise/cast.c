@@ -104,9 +104,10 @@ void copy_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = g->gy[0];
 }
 
-/* x's shape and dtype. */
+/* x's shape and dtype; of zero, too, which has no value. */
 dm_status fill_rule(dm_Call *c) {
-  DM_TRY(dm_check_holds("fill_", (dm_DType)c->in[0]->dtype, DM_ATTR(dm_FillAttr, c)->value));
+  if (c->op == &dm_ops[DM_OP_fill])
+    DM_TRY(dm_check_holds("fill_", (dm_DType)c->in[0]->dtype, DM_ATTR(dm_FillAttr, c)->value));
   return clone_rule(c);
 }
 
