@@ -12,7 +12,7 @@ def number(text):
     return text
 
 
-def serve(torch, answer):
+def serve(library, answer):
     """Prints what answer(line) gives, a dict, as `a=1 b=2` for each line until `quit`.
     What libraries and compilers print goes to the standard error instead."""
     out = os.fdopen(os.dup(1), "w")
@@ -21,8 +21,8 @@ def serve(torch, answer):
         if line == "quit\n":
             return
         try:
-            if not torch:
-                raise RuntimeError("no torch")
+            if not library:
+                raise RuntimeError("the library is not installed")
             reply = " ".join(f"{k}={v}" for k, v in answer(line).items())
         except Exception as e:  # whatever it is, the driver prints it in its table
             reply = "error " + " ".join(f"{type(e).__name__}: {e}".split())

@@ -1,6 +1,6 @@
 -- The networks of train.lua and scale.lua with their optimizers, losses and batches, on the default
 -- device: cases.cnn(128) -> {model =, optimizer =, criterion =, x =, y =}. networks.py has the same
--- ones for PyTorch.
+-- ones for PyTorch. models.lua has more networks.
 local dm = require "demilune"
 local nn, optim, F = dm.nn, dm.optim, dm.nn.functional
 
@@ -41,14 +41,15 @@ function cases.cnn(images)
     x = dm.randn(images, 1, 28, 28), y = dm.randint(10, { images }) }
 end
 
---- GPT-2 on 65 characters, without dropout.
-function cases.gpt(layers, width, heads, context, rows)
+--- GPT-2, by default on 65 characters, without dropout.
+function cases.gpt(layers, width, heads, context, rows, vocabulary)
+  vocabulary = vocabulary or 65
   local model = dm.models.gpt2 { n_layer = layers, n_embd = width, n_head = heads,
-    block_size = context, vocab_size = 65, dropout = 0 }
+    block_size = context, vocab_size = vocabulary, dropout = 0 }
   return { model = model,
     optimizer = optim.AdamW(model:parameters(), { lr = 3e-4, weight_decay = 0.1 }),
     criterion = function(scores, y) return F.cross_entropy(scores:flatten(1, 2), y:flatten()) end,
-    x = dm.randint(65, { rows, context }), y = dm.randint(65, { rows, context }),
+    x = dm.randint(vocabulary, { rows, context }), y = dm.randint(vocabulary, { rows, context }),
     -- scores and sums of values, of the half that a position sees
     more_flops = 3 * layers * 2 * rows * context * context * width }
 end
@@ -72,5 +73,7 @@ function cases.mlp(inputs, hidden, outputs, rows)
     optimizer = optim.Adam(model:parameters(), { lr = 1e-3 }),
     x = dm.randn(rows, inputs), y = dm.randint(outputs, { rows }) }
 end
+
+for kind, case in pairs(require "models") do cases[kind] = case end
 
 return cases

@@ -1,5 +1,5 @@
 -- Text from GPT-2 of 124 million parameters, a token at a time: seconds of a token, beside PyTorch
--- and beside the time in which the memory can be read that a token needs.
+-- and ggml, and beside the time in which the memory can be read that a token needs.
 --   PYTHON=python3 scripts/run scripts/bench/generate.lua [--rounds 5] [--compile 1] [--alone 1]
 -- --alone 1 gives either side one thread and counts its processor's time, which other work on the
 -- machine disturbs less.
@@ -7,7 +7,8 @@
 -- attention the fused one, its layers are nn.Linear), and take the likeliest token. After a prompt
 -- of 128 tokens each round makes 16 more, and forgets them. A token reads all weights once, and
 -- the keys and values so far; how fast memory is read is measured on either side in each round, as
--- the sum of 256 MB, and the faster of the two counts.
+-- the sum of 256 MB, and the faster of the two counts. ggml is llama.cpp by its Python package
+-- (pip install llama-cpp-python gguf), which has a column of its own where it is installed.
 package.path = (arg[0]:match "^(.*)/" or ".") .. "/?.lua;" .. package.path
 local lib = require "lib"
 
@@ -23,6 +24,10 @@ local peer = lib.worker("PyTorch", env .. lib.quote(python) .. " "
 local about = peer:ask "about"
 lib.peer_version = about and about.version
 if not about then peer.gone = "no torch in " .. python end
+local ggml = lib.worker("ggml", env .. lib.quote(python) .. " "
+  .. lib.quote(lib.here .. "/generate_ggml.py"))
+local ggml_about = ggml:ask "about"
+if not ggml_about then ggml.gone = "not installed" end
 lib.heading "A token of GPT-2 124M"
 
 local modes = o.compile == 1 and { "eager", "compile" } or { "eager" }
@@ -31,7 +36,7 @@ for _, dtype in ipairs { "float32", "bfloat16" } do
   for _, batch in ipairs { 1, 2, 4, 8 } do
     local begin = { "begin", dtype, batch, o.prompt, o.layers, o.width, o.vocabulary }
     local bytes = assert(ours:ask(table.unpack(begin))).bytes
-    local mine, theirs, shares, mode, why = {}, {}, {}, "", nil
+    local mine, theirs, ggmls, shares, mode, why = {}, {}, {}, {}, "", nil
     local best = {}
     for _, name in ipairs(modes) do
       local answer
@@ -43,6 +48,7 @@ for _, dtype in ipairs { "float32", "bfloat16" } do
       mode = best[1][1]
       if #best > 1 then peer:ask(mode, table.unpack(begin, 2)) end
     end
+    local with_ggml = ggml:ask(table.unpack(begin))
     for _ = 1, o.rounds do
       local a, read = assert(ours:ask("time", o.tokens)), assert(ours:ask "read").rate
       mine[#mine + 1] = a.seconds
@@ -50,16 +56,19 @@ for _, dtype in ipairs { "float32", "bfloat16" } do
         theirs[#theirs + 1] = assert(peer:ask("time", o.tokens)).seconds
         read = math.max(read, assert(peer:ask "read").rate)
       end
+      if with_ggml then ggmls[#ggmls + 1] = assert(ggml:ask("time", o.tokens)).seconds end
       shares[#shares + 1] = bytes / a.seconds / read
     end
     rows[#rows + 1] = { ("%s, batch %d"):format(dtype, batch), lib.spread(mine, 1e3),
       #theirs > 0 and lib.spread(theirs, 1e3) .. " " .. mode or why,
       #theirs > 0 and ("%.2f"):format(lib.ratio(theirs, mine)) or "-",
+      #ggmls > 0 and lib.spread(ggmls, 1e3) or "-",
+      #ggmls > 0 and ("%.2f"):format(lib.ratio(ggmls, mine)) or "-",
       lib.spread(shares, 1, "%.2f"),
       ("%g: %s"):format(GOAL, lib.verdict(lib.median(shares), GOAL, true)) }
   end
 end
-lib.table({ "ms a token", "demilune", "PyTorch", "PyTorch / ours", "share of the memory's speed",
-  "goal" }, rows)
-ours:close()
-peer:close()
+lib.table({ "ms a token", "demilune", "PyTorch", "PyTorch / ours",
+  "ggml", "ggml / ours", "share of the memory's speed", "goal" }, rows)
+if ggml_about then print("ggml: llama-cpp-python " .. ggml_about.version) end
+for _, worker in ipairs{ours, peer, ggml} do worker:close() end

@@ -1,10 +1,12 @@
 """The networks of train_peer.py and scale_peer.py for PyTorch, with optimizers and losses.
 
-Each matches the one of the same name in cases.lua. Optimizers are fused.
+Each matches the one of the same name in cases.lua or models.lua. Optimizers are fused.
 """
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+
+from models import MODELS
 
 
 def sine(_, hidden):
@@ -126,8 +128,8 @@ def flat_cross_entropy(scores, y):
     return F.cross_entropy(scores.flatten(0, 1), y.flatten())
 
 
-def gpt(layers, width, heads, context, _):
-    model = GPT(layers, width, heads, context)
+def gpt(layers, width, heads, context, _, vocabulary=65):
+    model = GPT(layers, width, heads, context, vocabulary)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
     return model, optimizer, flat_cross_entropy
 
@@ -153,4 +155,5 @@ def mlp(inputs, hidden, outputs, _):
     return model, optimizer, nn.CrossEntropyLoss()
 
 
-NETWORKS = {"sine": sine, "resnet18": resnet18, "cnn": cnn, "gpt": gpt, "lstm": lstm, "mlp": mlp}
+NETWORKS = {"sine": sine, "resnet18": resnet18, "cnn": cnn, "gpt": gpt, "lstm": lstm, "mlp": mlp,
+            **MODELS}

@@ -2,13 +2,14 @@
 -- how near each case comes to the limits of the machine.
 --   scripts/run scripts/bench/train.lua [--quick] [--case NAME] [--threads 2]
 --       [--dtypes float32,bfloat16,float16] [--modes default,max-autotune] [--limit 120]
---       [--rounds 7] [--block 2] [--steps 50] [--budget 20] [--tiny]
+--       [--rounds 7] [--block 2] [--steps 50] [--budget 20] [--tiny] [--more]
 -- --quick: some of the cases in float32 and bfloat16, over an hour. --case: those whose
 -- name holds NAME. --modes: of torch.compile, or "none". --limit: seconds that PyTorch may
 -- take to compile and warm up with one setting. --rounds of blocks of --block seconds
 -- each, a quarter of that for a single op, and no more of them than PyTorch does in --budget
 -- seconds. Losses of --steps steps are compared, or of as many as we do in --budget
 -- seconds. --tiny: small sizes, eager code and one allocator, to see that it runs.
+-- --more: the networks of models.lua instead, a dozen small ones of other kinds.
 --
 -- Both sides start from the same weights and the same batch, which ours saves to a file.
 -- PyTorch gets what its users have. For each dtype tune.lua looks for its fastest settings
@@ -25,7 +26,7 @@ local lib = dofile((arg[0]:match("^(.*)/[^/]*$") or ".") .. "/lib.lua")
 local tune = require "tune"
 local options = lib.options {
   quick = false, case = "", threads = tonumber(lib.output "nproc") or 1, rounds = 7, block = 2,
-  steps = 50, budget = 20, limit = 120, tiny = false, dtypes = "", modes = "",
+  steps = 50, budget = 20, limit = 120, tiny = false, more = false, dtypes = "", modes = "",
 }
 if options.quick then options.rounds, options.block, options.budget = 3, 0.3, 5 end
 if options.tiny then options.rounds, options.block, options.budget = 2, 0.005, 10 end
@@ -82,6 +83,12 @@ local TRAININGS = {
   { "resnet18", 32, "cifar", quick = true, goal = 1.2, tiny = { 8, "cifar", 16 } },
   { "resnet18", 128, "cifar", goal = 1.2 },
 }
+local MORE = {} -- of models.lua, of so many samples
+for name, samples in ("mobilenet 32, convnext 16, unet 4, vit 16, mixer 16, groupnorm 16, "
+  .. "autoencoder 16, superresolution 8, volumes 4, wavenet 8, gru 32, transformer 16, "
+  .. "recommender 1024"):gmatch "(%a+) (%d+)" do
+  MORE[#MORE + 1] = { name, math.tointeger(samples), quick = true, tiny = { 2 } }
+end
 
 --- The cases that the options ask for.
 local function chosen(cases)
@@ -361,8 +368,9 @@ end
 open_probe()
 Probe.bandwidth = Probe.worker and Probe.worker:ask("stream", options.threads).gbs
 for _ = 1, 5 do canary() end
-for _, cases in ipairs { chosen(PRODUCTS), chosen(OPS), chosen(TRAININGS) } do
-  for _, case in ipairs(cases) do
+local asked = options.more and { MORE } or { PRODUCTS, OPS, TRAININGS }
+for _, all in ipairs(asked) do
+  for _, case in ipairs(chosen(all)) do
     for _, dtype in ipairs(DTYPES) do
       io.stderr:write(case.name, " ", dtype, "\n")
       local path = os.tmpname()
