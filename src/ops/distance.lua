@@ -13,6 +13,7 @@ op.composed "pairwise_distance" {
   tensors = "x1, x2",
   options = {"p:num=2", "eps:num=1e-6", "keepdim:bool=0"},
   flags = "widen",
+  autocast = {cuda = "fp32"},
   doc = "norm of x1 - x2 + eps along the last dim",
 }
 

@@ -162,6 +162,7 @@ op.composed "multilabel_soft_margin_loss" {
   options = {"reduction:enum(none|mean|sum)=mean"},
   attr = "dm_ReductionAttr",
   flags = "widen",
+  autocast = {cuda = "fp32"},
   doc = "mean over the classes (the last dim) of binary_cross_entropy_with_logits",
 }
 

@@ -25,7 +25,7 @@ op.composed "softmin" {
   tensors = "x",
   options = {"dim:dim", "dtype:dtype=none"},
   attr = "dm_SoftmaxAttr",
-  flags = "widen",
+  autocast = {cuda = "fp32_set_opt_dtype"},
   doc = "softmax of -x along a dim",
 }
 
@@ -33,6 +33,7 @@ op.composed "gumbel_softmax" {
   tensors = "x",
   options = {"tau:num=1", "hard:bool=0", "dim:dim=-1"},
   flags = "random",
+  autocast = {cuda = "fp32"},
   doc = "softmax of (x + Gumbel noise) / tau; hard: 1 at its largest, 0 elsewhere, with softmax's "
     .. "gradient; Jang et al. 2016",
 }
@@ -133,6 +134,7 @@ op.composed "local_response_norm" {
   tensors = "x",
   options = {"size:int", "alpha:num=1e-4", "beta:num=0.75", "k:num=1"},
   flags = "widen",
+  autocast = "fp32",
   doc = "x / (k + alpha * mean of x^2 over size neighbouring channels)^beta; Krizhevsky et al. "
     .. "2012",
 }

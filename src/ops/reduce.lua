@@ -11,6 +11,7 @@ op.kernel "sum" {
 op.kernel "sum_to_size" {
   tensors = "x",
   options = {"size:sizes"},
+  autocast = {cuda = "fp32"},
   doc = "sums the dims along which a tensor of that size was repeated",
 }
 
@@ -429,5 +430,6 @@ op.composed "trapezoid" {
   tensors = "y, x?",
   options = {"dx:num=1", "dim:dim=-1"},
   flags = "widen",
+  autocast = {cuda = "fp32"},
   doc = "integral along a dim by the trapezoidal rule, of points dx apart or at x",
 }

@@ -473,6 +473,7 @@ dm_status nansum_compose(dm_Call *c, dm_X *x) {
   const dm_SumAttr *a = DM_ATTR(dm_SumAttr, c);
   dm_Tensor *t = c->in[0];
   const bool floats = dm_is_float((dm_DType)t->dtype);
+  dm_SumAttr as_x = *a;
   if (floats && t->device.type == DM_CPU && (a->dtype < 0 || dm_is_float((dm_DType)a->dtype))) {
     c->out[0] = dm_x(x, DM_OP_sum_numbers, a, 1, t);
     return x->st;
@@ -480,7 +481,8 @@ dm_status nansum_compose(dm_Call *c, dm_X *x) {
   if (floats)
     t = dm_x(x, DM_OP_nan_to_number, &(dm_NanToNumberAttr){0, false}, 3, t,
              dm_x_number(x, (double)INFINITY), dm_x_number(x, -(double)INFINITY));
-  c->out[0] = dm_x(x, DM_OP_sum, a, 1, t);
+  if (floats && a->dtype < 0) as_x.dtype = t ? t->dtype : a->dtype;
+  c->out[0] = dm_x(x, DM_OP_sum, &as_x, 1, t);
   return x->st;
 }
 
