@@ -55,6 +55,78 @@ describe("backward", function()
     assert.same({2.0}, numbers(y.grad))
   end)
 
+  it("gives gradients to its inputs alone, and calls the hooks of no other leaf", function()
+    local a, b, calls = leaf{1.0, 2.0}, leaf{3.0, 4.0}, {}
+    for name, x in pairs{a = a, b = b} do
+      x:register_hook(function() calls[#calls + 1] = name end)
+      x:register_post_accumulate_grad_hook(function() calls[#calls + 1] = name .. "'s grad" end)
+    end
+    local product = a * b
+    local loss = (product * 2):sum()
+    loss:backward{inputs = a, retain_graph = true}
+    assert.same({6.0, 8.0}, numbers(a.grad))
+    assert.is_nil(b.grad)
+    loss:backward(dm.tensor(0.5), {inputs = {a, a}, retain_graph = true})
+    assert.same({9.0, 12.0}, numbers(a.grad))
+    assert.same({"a", "a's grad", "a", "a's grad"}, calls)
+    loss:backward{inputs = {product, loss}, retain_graph = true}
+    assert.same({2.0, 2.0}, numbers(product.grad))
+    assert.equal(1, loss.grad:item())
+    loss:backward() -- what is no leaf keeps its gradient from then on
+    assert.same({4.0, 4.0}, numbers(product.grad))
+    assert.same({15.0, 20.0}, numbers(a.grad))
+    assert.same({2.0, 4.0}, numbers(b.grad))
+  end)
+
+  it("leaves inputs that the loss was not made of, and the graph that leads to others", function()
+    local a, b, other = leaf{1.0}, leaf{2.0}, leaf{3.0}
+    local inner = (a * b):exp()
+    local loss = inner:sum()
+    loss:backward{inputs = {other, inner}}
+    assert.is_nil(other.grad)
+    inner:backward{inputs = b}
+    assert.is_true(math.abs(b.grad:item() - math.exp(2)) < 1e-5)
+    assert.is_nil(a.grad)
+  end)
+
+  it("scales a loss for inputs as for all leaves", function()
+    local a, b = leaf{1.0, 2.0}, leaf{3.0, 4.0}
+    local scaler = dm.amp.GradScaler{device = "cpu", init_scale = 8}
+    scaler:scale((a * b):sum()):backward{inputs = {b}}
+    assert.same({8.0, 16.0}, numbers(b.grad))
+    assert.is_nil(a.grad)
+  end)
+
+  it("refuses inputs without a gradient, and none", function()
+    local a = leaf{1.0}
+    local function refused(pattern, inputs)
+      assert.refuses(pattern, function() (a * 2):sum():backward{inputs = inputs} end)
+    end
+    refused("inputs is empty", {})
+    refused("input 2 does not require grad", {a, dm.ones(1)})
+    refused("input 1 is nil", {nil, a})
+    refused("item 2: tensor expected, got string", {a, "a"})
+    refused("table of tensors expected, got number", 3)
+    assert.is_nil(a.grad)
+  end)
+
+  it("goes from several tensors at once, which need a graph once", function()
+    local w, v = leaf{2.0, 3.0}, leaf{1.0, 1.0}
+    local y = (w * v):exp()
+    dm.autograd.backward({y:sum(), y}, {nil, dm.tensor{1.0, 0.0}})
+    local e = {math.exp(2), math.exp(3)}
+    assert.is_true(w.grad:allclose(dm.tensor{2 * e[1], e[2]}))
+    assert.is_true(v.grad:allclose(dm.tensor{4 * e[1], 3 * e[2]}))
+    dm.autograd.backward({(w * 2):sum(), v:sum()}, {inputs = v})
+    assert.is_true(v.grad:allclose(dm.tensor{4 * e[1] + 1, 3 * e[2] + 1}))
+    assert.is_true(w.grad:allclose(dm.tensor{2 * e[1], e[2]}))
+    assert.refuses("2 grad_tensors for 1 tensors", function()
+      dm.autograd.backward({w:sum()}, {dm.ones{}, dm.ones{}})
+    end)
+    assert.refuses("tensors is empty", function() dm.autograd.backward{} end)
+    assert.refuses("an implied gradient of 1", function() dm.autograd.backward(w * 2) end)
+  end)
+
   it("sums over broadcast dims", function()
     local x = leaf{{1.0}, {2.0}};
     (x * dm.ones(2, 3)):sum():backward()

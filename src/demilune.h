@@ -109,6 +109,10 @@ DM_API dm_Tensor *dm_tensor_get_grad(const dm_Tensor *t);
    without it (NULL) the root must have one element, and its gradient is 1. */
 DM_API dm_status dm_backward(int n, dm_Tensor *const *roots, dm_Tensor *const *seeds,
                              int flags);
+/* The same for `inputs` alone, n_in > 0 leaves or inner tensors; of an inner one .grad is then
+   filled by later passes, too (retain_grad). */
+DM_API dm_status dm_backward_into(int n, dm_Tensor *const *roots, dm_Tensor *const *seeds,
+                                  int n_in, dm_Tensor *const *inputs, int flags);
 /* The gradients with respect to `inputs`, into out; no .grad changes. */
 DM_API dm_status dm_grad(int n, dm_Tensor *const *roots, dm_Tensor *const *seeds, int n_in,
                          dm_Tensor *const *inputs, int flags, dm_Tensor **out);

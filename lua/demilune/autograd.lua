@@ -22,6 +22,20 @@ function autograd.grad(...)
       create_graph = o.create_graph, allow_unused = o.allow_unused})
 end
 
+local bind_backward = options.signature("autograd.backward", [[tensors: tensor|list,
+  grad_tensors?: tensor|list, retain_graph?: boolean, create_graph: boolean = false, *,
+  inputs?: tensor|list]])
+
+--- Adds the gradients of tensors (one or an array) to .grad of the leaves behind them, in one
+--- pass: x:backward() for several x. grad_tensors has the gradient of each, of its shape; one of
+--- a single element may go without. Only `inputs`, leaves or inner tensors, get gradients where
+--- they are given. Raises for another number of grad_tensors, and as x:backward does.
+function autograd.backward(...)
+  local o = bind_backward(...)
+  core.autograd_backward(as_list(o.tensors), {grad_tensors = as_list(o.grad_tensors),
+    retain_graph = o.retain_graph, create_graph = o.create_graph, inputs = as_list(o.inputs)})
+end
+
 -- ---- Function ----
 
 -- The ctx that forward and backward share; fields that a user adds may hold other values than

@@ -218,6 +218,7 @@ return {
 ["atleast_1d"]={"*tensors"},
 ["atleast_2d"]={"*tensors"},
 ["atleast_3d"]={"*tensors"},
+["autograd.backward"]={"tensors grad_tensors retain_graph create_graph grad_variables inputs"},
 ["autograd.detect_anomaly"]={"check_nan"},
 ["autograd.grad"]={"outputs inputs grad_outputs retain_graph create_graph only_inputs allow_unused is_grads_batched materialize_grads"},
 ["autograd.gradcheck"]={"func inputs * eps atol rtol raise_exception nondet_tol check_undefined_grad check_grad_dtypes check_batched_grad check_batched_forward_grad check_forward_ad check_backward_ad fast_mode masked"},

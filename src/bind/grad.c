@@ -51,40 +51,6 @@ static int pass_flags(lua_State *L, int i, bool for_grad) {
   return flags;
 }
 
-/* x:backward{gradient =, retain_graph =, create_graph =} or x:backward(g): adds to the
-   gradients of the leaves. Raises on unknown options and the engine's errors, whose message
-   names the origin of the node at fault. With create_graph x.grad has a history that holds x,
-   as in PyTorch: memory that comes back when x.grad = nil (zero_grad). autograd.grad makes no
-   such cycle. */
-static int tensor_backward(lua_State *L) {
-  static const char *const names[] = {"gradient", "retain_graph", "create_graph"};
-  State *S = dm_enter(L);
-  dm_check_tensor(L, 1);
-  const bool given = dm_handle(L, 2) != NULL;
-  lua_settop(L, 3);
-  if (lua_istable(L, 2)) dm_check_options(L, "backward", 2, DM_COUNT(names), names);
-  if (given) lua_pushvalue(L, 2);
-  else dm_option(L, 2, "gradient");
-  const int seed = lua_gettop(L);
-  const int flags = pass_flags(L, given ? 3 : 2, false);
-  lua_State *outer = running;
-  if (!outer) {
-    dm_warn_autocast(L, S, "backward");
-    dm_collect_before_backward(L, S);
-    dm_tell_ranks_line(L, S);
-  }
-  (void)dm_enter(L);
-  dm_Tensor *const in[2] = {dm_check_tensor(L, 1),
-                            lua_isnil(L, seed) ? NULL : dm_check_tensor(L, seed)};
-  dm_hold_all(2, in); /* hooks and functions in Lua may free them */
-  running = L;
-  const dm_status st = dm_backward(1, in, in + 1, flags);
-  dm_let_go_all(2, in);
-  (void)end_backward(L, outer, st);
-  if (!outer) dm_wait_for_ranks(L);
-  return 0;
-}
-
 enum { MAX_ARRAY = 1 << 24 };
 
 /* Pushes a userdata for the tensors of the table at i, or for the one tensor there. *n is the
@@ -123,6 +89,117 @@ static dm_Tensor **tensor_array(lua_State *L, int i, const char *what, int *n) {
   dm_Tensor **a = array_for(L, i, what, n);
   fill_array(L, i, what, *n, a);
   return a;
+}
+
+/* Before a backward pass: warnings, a collection, a note for other ranks. They may run Lua. */
+static void begin_backward(lua_State *L, State *S) {
+  if (!running) {
+    dm_warn_autocast(L, S, "backward");
+    dm_collect_before_backward(L, S);
+    dm_tell_ranks_line(L, S);
+  }
+  (void)dm_enter(L);
+}
+
+/* The pass from n roots, whose seeds may be NULL, to the inputs, or to all leaves where inputs
+   is NULL. Raises its errors. */
+static void run_backward(lua_State *L, int n, dm_Tensor **roots, dm_Tensor **seeds, int n_in,
+                         dm_Tensor **inputs, int flags) {
+  lua_State *outer = running;
+  dm_hold_all(n, roots); /* hooks and functions in Lua may free them */
+  dm_hold_all(seeds ? n : 0, seeds);
+  dm_hold_all(n_in, inputs);
+  running = L;
+  const dm_status st = inputs ? dm_backward_into(n, roots, seeds, n_in, inputs, flags)
+                              : dm_backward(n, roots, seeds, flags);
+  dm_let_go_all(n, roots);
+  dm_let_go_all(seeds ? n : 0, seeds);
+  dm_let_go_all(n_in, inputs);
+  (void)end_backward(L, outer, st);
+  if (!outer) dm_wait_for_ranks(L);
+}
+
+static const char INPUTS_OF_BACKWARD[] = "backward: inputs";
+
+/* Pushes the option inputs of the table at `options` and an array for it; NULL where it is nil.
+ */
+static dm_Tensor **inputs_for(lua_State *L, int options, int *n) {
+  *n = -1;
+  if (dm_option(L, options, "inputs") == LUA_TNIL) {
+    *n = 0;
+    return NULL;
+  }
+  dm_Tensor **inputs = array_for(L, lua_gettop(L), INPUTS_OF_BACKWARD, n);
+  if (*n == 0)
+    dm_raise_text(L, "backward: inputs is empty, wanted a tensor or more; hint: without inputs "
+                     "all leaves get gradients");
+  return inputs;
+}
+
+/* Fills the array of inputs_for, which is on top, from the value at i. */
+static void fill_inputs(lua_State *L, int i, int n, dm_Tensor **inputs) {
+  if (n > 0) fill_array(L, i, INPUTS_OF_BACKWARD, n, inputs);
+  for (int k = 0; k < n; k++)
+    if (!inputs[k]) dm_raise_text(L, "backward: input %d is nil", k + 1);
+}
+
+/* x:backward{gradient =, retain_graph =, create_graph =, inputs =} or x:backward(g, {...}):
+   adds to the gradients of the leaves, or of the inputs. Raises on unknown options and the
+   engine's errors, whose message names the origin of the node at fault. With create_graph
+   x.grad has a history that holds x, as in PyTorch: memory that comes back when x.grad = nil
+   (zero_grad). autograd.grad makes no such cycle. */
+static int tensor_backward(lua_State *L) {
+  static const char *const names[] = {"gradient", "retain_graph", "create_graph", "inputs"};
+  State *S = dm_enter(L);
+  dm_check_tensor(L, 1);
+  const bool given = dm_handle(L, 2) != NULL;
+  const int options = given ? 3 : 2;
+  lua_settop(L, 3);
+  if (lua_istable(L, options)) dm_check_options(L, "backward", options, DM_COUNT(names), names);
+  if (given) lua_pushvalue(L, 2);
+  else dm_option(L, 2, "gradient");
+  const int seed = lua_gettop(L);
+  const int flags = pass_flags(L, options, false);
+  int n_in;
+  dm_Tensor **inputs = inputs_for(L, options, &n_in);
+  begin_backward(L, S);
+  fill_inputs(L, lua_gettop(L) - 1, n_in, inputs);
+  dm_Tensor *in[2] = {dm_check_tensor(L, 1),
+                      lua_isnil(L, seed) ? NULL : dm_check_tensor(L, seed)};
+  run_backward(L, 1, in, in + 1, n_in, inputs, flags);
+  return 0;
+}
+
+/* autograd_backward(tensors, opts): x:backward for several tensors in one pass. */
+static int autograd_backward(lua_State *L) {
+  static const char *const names[] = {"grad_tensors", "retain_graph", "create_graph", "inputs"};
+  static const char TENSORS[] = "autograd.backward: tensors",
+                    SEEDS[] = "autograd.backward: grad_tensors";
+  State *S = dm_enter(L);
+  lua_settop(L, 2);
+  if (lua_istable(L, 2)) dm_check_options(L, "autograd.backward", 2, DM_COUNT(names), names);
+  const int flags = pass_flags(L, 2, false);
+  int n = -1, n_in;
+  dm_Tensor **roots = array_for(L, 1, TENSORS, &n), **seeds = NULL;
+  if (n == 0)
+    return dm_raise_text(L, "autograd.backward: tensors is empty, wanted one or more");
+  const int seed = lua_gettop(L) + 1;
+  if (dm_option(L, 2, "grad_tensors") != LUA_TNIL) {
+    int n_seed = dm_handle(L, seed) ? 1 : n;
+    if (n_seed != n || (lua_istable(L, seed) && lua_rawlen(L, seed) > (size_t)n))
+      return dm_raise_text(L, "autograd.backward: %d grad_tensors for %d tensors",
+                           lua_istable(L, seed) ? (int)lua_rawlen(L, seed) : 1, n);
+    seeds = array_for(L, seed, SEEDS, &n_seed);
+  }
+  dm_Tensor **inputs = inputs_for(L, 2, &n_in);
+  begin_backward(L, S);
+  fill_inputs(L, lua_gettop(L) - 1, n_in, inputs);
+  fill_array(L, 1, TENSORS, n, roots);
+  for (int k = 0; k < n; k++)
+    if (!roots[k]) return dm_raise_text(L, "autograd.backward: tensor %d is nil", k + 1);
+  if (seeds) fill_array(L, seed, SEEDS, n, seeds);
+  run_backward(L, n, roots, seeds, n_in, inputs, flags);
+  return 0;
 }
 
 /* The field n of a table that table.pack made, at i. */
@@ -828,6 +905,7 @@ static int recompute_bytes(lua_State *L) {
 const luaL_Reg dm_grad_functions[] = {
     {"saved_memory", saved_memory},
     {"recompute_bytes", recompute_bytes},
+    {"autograd_backward", autograd_backward},
     {"autograd_grad", autograd_grad},
     {"other_leaves", other_leaves},
     {"custom_record", custom_record},

@@ -1,4 +1,5 @@
-/* The backward pass: dm_backward and dm_grad, as torch.autograd.backward and grad.
+/* The backward pass: dm_backward, dm_backward_into and dm_grad, as torch.autograd.backward,
+   the same with inputs, and grad.
 
    A pass starts with the roots' nodes. Nodes wait in a heap ordered by creation number (seq);
    the largest is next. A node's consumers were created after it, so they all have larger
@@ -41,10 +42,9 @@ typedef struct Pass {
   bool scaled;            /* a node that multiplies by a loss scale has had its turn */
   dm_Node *implied;       /* the root's node, whose gradient of 1 is not written; or NULL */
   const dm_Storage *lent; /* of the loss scale, which is a gradient of this pass; or NULL */
-  /* dm_grad: the tensors whose gradients are wanted, and the results; NULL for dm_backward */
   int n_want;
-  dm_Tensor *const *want;
-  dm_Tensor **got;
+  dm_Tensor *const *want;  /* the tensors whose gradients are wanted; NULL: all leaves */
+  dm_Tensor **got;         /* dm_grad: the results; NULL: the gradients go to .grad */
   uint32_t mark;           /* on nodes behind which a wanted tensor lies; mark + 1: on others */
   bool strays;             /* a leaf that is not wanted lies behind a root */
   dm_GradHomes *homes;     /* that this pass, or one inside it, has written */
@@ -369,17 +369,17 @@ static dm_status copy_for(dm_Tensor *leaf, dm_Tensor *g, bool create_graph, dm_T
   return st;
 }
 
-/* Adds g to leaf.grad (dm_backward) or to the wanted result (dm_grad). A leaf that was switched
+/* Adds g to leaf.grad, or to the wanted result (dm_grad). A leaf that was switched
    off since the graph was recorded keeps the gradient that it has. */
 static dm_status give_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
-  if (!p->want && !(leaf->flags & DM_T_REQUIRES_GRAD)) return DM_OK;
+  if (!p->got && !(leaf->flags & DM_T_REQUIRES_GRAD)) return DM_OK;
   dm_Tensor *mine = dm_tensor_ref(g);
   dm_status st = DM_OK;
   const bool create = p->flags & DM_CREATE_GRAPH;
   if (is_waiting(p, leaf)) DM_GO(widen_waiting(p));
-  if (!p->want) dm_leaves_touch(leaf);
+  if (!p->got) dm_leaves_touch(leaf);
   DM_GO(check_fit(leaf, "a new gradient", mine));
-  if (p->want) {
+  if (p->got) {
     for (int i = 0; i < p->n_want; i++)
       if (p->want[i] == leaf) DM_GO(accumulate(&p->got[i], mine, create, false));
   } else if (DM_UNLIKELY(leaf->grad_home != NULL)) {
@@ -430,7 +430,7 @@ static dm_status gather(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
 static dm_status run_after_hooks(const Pass *p, dm_Tensor *leaf) {
   bool any = false;
   for (const dm_Hook *h = leaf->hooks; h; h = h->next) any |= h->out == DM_AFTER;
-  if (!any || p->want || !(leaf->flags & DM_T_REQUIRES_GRAD)) return DM_OK;
+  if (!any || p->got || !(leaf->flags & DM_T_REQUIRES_GRAD)) return DM_OK;
   if (leaf->grad_home)
     return dm_fail(DM_ESTATE,
                    "backward: a parameter with register_post_accumulate_grad_hook, whose "
@@ -811,13 +811,13 @@ static dm_status finish_gy(Pass *p, dm_Node *n) {
       DM_TRY(widen_waiting(p));
       DM_TRY(run_hooks(n->hooks, o, &n->gy[o]));
     }
-    if (n->retain && n->retain[o] && !p->want) {
+    if (n->retain && n->retain[o] && !p->got) {
       dm_Tensor *t = n->retain[o];
       /* a copy, for others hold the gradient, too: the caller, a hook, an op behind it */
       if (t->grad) DM_TRY(accumulate(&t->grad, n->gy[o], p->flags & DM_CREATE_GRAPH, false));
       else DM_TRY(copy_for(t, n->gy[o], p->flags & DM_CREATE_GRAPH, &t->grad));
     }
-    for (int i = 0; i < p->n_want; i++)
+    for (int i = 0; p->got && i < p->n_want; i++)
       if (p->want[i]->node == n && p->want[i]->out_index == o)
         p->got[i] = dm_tensor_ref(n->gy[o]);
   }
@@ -882,8 +882,9 @@ done:
   return st;
 }
 
-/* For dm_grad: marks the nodes behind which a wanted tensor lies; the pass skips all others.
-   Depth first, in post-order, with a stack of its own: graphs are deeper than C's stack. */
+/* Where not all leaves are wanted: marks the nodes behind which a wanted tensor lies; the pass
+   skips all others. Depth first, in post-order, with a stack of its own: graphs are deeper than
+   C's stack. */
 typedef struct Frame {
   dm_Node *n;
   int next;
@@ -1050,13 +1051,34 @@ dm_status dm_other_leaves(dm_Tensor *root, int n, dm_Tensor *const *known, bool 
   return DM_OK;
 }
 
-dm_status dm_backward(int n, dm_Tensor *const *roots, dm_Tensor *const *seeds, int flags) {
-  Pass pass = {.flags = flags};
+static dm_status backward(Pass *pass, int n, dm_Tensor *const *roots, dm_Tensor *const *seeds) {
   Pass *const outer = outermost;
-  if (!outer) outermost = &pass;
-  const dm_status st = pass_in_state(&pass, n, roots, seeds);
+  if (!outer) outermost = pass;
+  const dm_status st = pass_in_state(pass, n, roots, seeds);
   outermost = outer;
   return st;
+}
+
+dm_status dm_backward(int n, dm_Tensor *const *roots, dm_Tensor *const *seeds, int flags) {
+  Pass pass = {.flags = flags};
+  return backward(&pass, n, roots, seeds);
+}
+
+dm_status dm_backward_into(int n, dm_Tensor *const *roots, dm_Tensor *const *seeds, int n_in,
+                           dm_Tensor *const *inputs, int flags) {
+  Pass pass = {.flags = flags, .n_want = n_in, .want = inputs};
+  pass.mark = atomic_fetch_add(&next_mark, 2);
+  for (int i = 0; i < n_in; i++) {
+    if (inputs[i]->base) DM_TRY(dm_refresh_view(inputs[i]));
+    if (!dm_tensor_requires_grad(inputs[i]))
+      return dm_fail(
+          DM_ESTATE,
+          "backward: input %d does not require grad; hint: x:requires_grad_() before "
+          "the loss is made from it",
+          i + dm_thread_state()->base);
+  }
+  for (int i = 0; i < n_in; i++) DM_TRY(dm_retain_grad(inputs[i]));
+  return backward(&pass, n, roots, seeds);
 }
 
 dm_status dm_grad(int n, dm_Tensor *const *roots, dm_Tensor *const *seeds, int n_in,

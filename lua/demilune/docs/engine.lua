@@ -619,8 +619,10 @@
 -- ---- gradients ----
 
 --- Adds the gradients of x to those of all leaves behind it (p.grad). x has one element, or its own
---- gradient is given.
----@param gradient? demilune.Tensor|table of x's shape; or {gradient, retain_graph, create_graph}
+--- gradient, of its shape, is given. `inputs`, a tensor or an array, are the only ones that get
+--- gradients: leaves, or inner tensors, which from then on keep theirs (retain_grad). Raises where
+--- an input does not require grad.
+---@param gradient? demilune.Tensor|table x's; or {gradient, retain_graph, create_graph, inputs}
 ---```lua
 ---local w = dm.tensor({2.0, 3.0}, {requires_grad = true})
 ---local loss = (w ^ 2):sum()

@@ -129,6 +129,11 @@ return {
     local x = dm.tensor({0.4, 1.7}, {requires_grad = true})
     round(x):sum():backward()
     x.grad  --> {1, 1}]],
+  ["autograd.backward"] = [[
+    local w = dm.tensor({2.0, 3.0}, {requires_grad = true})
+    local squares, halves = (w ^ 2):sum(), (w / 2):sum()
+    dm.autograd.backward({squares, halves})
+    w.grad  --> {4.5, 6.5}]],
   ["autograd.detect_anomaly"] = [[
     local x = dm.zeros(1, {requires_grad = true})
     local function step() x:sqrt():mul(0):backward() end   -- the gradient is 0 times inf
