@@ -209,6 +209,22 @@ describe("double backward", function()
     assert.is_nil(gz)
   end)
 
+  it("gives zeros for unused inputs with materialize_grads", function()
+    local x = leaf{1.0, 2.0}
+    local z = dm.ones(2, 3, {dtype = "float64", requires_grad = true})
+    local all = {materialize_grads = true}
+    local gx, gz = dm.autograd.grad((x * 2):sum(), {x, z}, all)
+    assert.same({2.0, 2.0}, numbers(gx))
+    assert.is_true(gz:equal(dm.zeros(2, 3, {dtype = "float64"})))
+    assert.is_false(gz.requires_grad)
+    local both = table.pack(dm.autograd.grad((x * 2):sum(), {x, z},
+      {materialize_grads = true, allow_unused = true, create_graph = true}))
+    assert.is_true(both[2].requires_grad)
+    assert.refuses("leave allow_unused out", function()
+      dm.autograd.grad(x:sum(), {x, z}, {materialize_grads = true, allow_unused = false})
+    end)
+  end)
+
   it("leaves the graph behind an inner tensor for a later pass", function()
     local x = leaf{2.0, 3.0}
     local h = x:square()

@@ -11,15 +11,26 @@ local function as_list(v) return core.is_tensor(v) and {v} or v end
 
 local bind_grad = options.signature("autograd.grad", [[outputs: tensor|list,
   inputs: tensor|list, grad_outputs?: tensor|list, retain_graph?: boolean,
-  create_graph: boolean = false, *, allow_unused: boolean = false]])
+  create_graph: boolean = false, *, allow_unused?: boolean,
+  materialize_grads: boolean = false]])
 
 --- Gradients of outputs (a tensor or an array) with respect to inputs, one
---- result an input; .grad stays as it is.
+--- result an input; .grad stays as it is. An input of which no output was made
+--- raises; with allow_unused its gradient is nil, with materialize_grads zeros.
 function autograd.grad(...)
   local o = bind_grad(...)
-  return core.autograd_grad(as_list(o.outputs), as_list(o.inputs),
+  if o.materialize_grads and o.allow_unused == false then
+    caller.raise("autograd.grad: materialize_grads = true with allow_unused = false; " ..
+      "hint: leave allow_unused out")
+  end
+  local inputs = as_list(o.inputs)
+  local grads = table.pack(core.autograd_grad(as_list(o.outputs), inputs,
     {grad_outputs = as_list(o.grad_outputs), retain_graph = o.retain_graph,
-      create_graph = o.create_graph, allow_unused = o.allow_unused})
+      create_graph = o.create_graph, allow_unused = o.allow_unused or o.materialize_grads}))
+  for i = 1, o.materialize_grads and grads.n or 0 do
+    grads[i] = grads[i] or core.zeros_like(inputs[i]):requires_grad_(o.create_graph)
+  end
+  return table.unpack(grads, 1, grads.n)
 end
 
 local bind_backward = options.signature("autograd.backward", [[tensors: tensor|list,

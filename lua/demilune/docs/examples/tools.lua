@@ -146,7 +146,10 @@ return {
     local x = dm.tensor(3.0, {requires_grad = true})
     local slope = dm.autograd.grad(x ^ 2, x, {create_graph = true})
     slope  --> 6
-    dm.autograd.grad(slope, x)  --> 2]],
+    dm.autograd.grad(slope, x)  --> 2
+    local _, none = dm.autograd.grad(x * 2, {x, dm.ones(2, {requires_grad = true})},
+      {materialize_grads = true})
+    none  --> {0, 0}]],
   ["autograd.gradcheck"] = [[
     local x = dm.rand(3, {dtype = "float64", requires_grad = true})
     dm.autograd.gradcheck(function(x) return x:sin() end, {x})  --> true]],
