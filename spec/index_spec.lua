@@ -535,3 +535,68 @@ describe("what PyTorch calls a view", function()
       :masked_fill(dm.tensor{true, false}, 0.5):totable())
   end)
 end)
+
+-- The numbers and refusals are PyTorch's.
+describe("view of a dtype", function()
+  local function ints(n) return dm.arange(0, n - 1, {dtype = "int32"}) end
+
+  it("reads the bytes in elements of the same size, of any strides", function()
+    local x = dm.tensor{{1.0, -2.0}, {0.5, 0.0}}
+    local bits = x:t():view("int32")
+    assert.same({{1065353216, 1056964608}, {-1073741824, 0}}, bits:totable())
+    assert.same({1, 2}, bits:stride())
+    bits[1][2] = 0
+    assert.same({{1.0, -2.0}, {0.0, 0.0}}, x:totable())
+    assert.same(1065353216, dm.tensor(1.0):view{dtype = "int32"}:item())
+    assert.same({true, false}, dm.tensor({1, 0}, {dtype = "uint8"}):view("bool"):totable())
+  end)
+
+  it("scales the last dim for elements of another size", function()
+    local x = ints(6):view(2, 3)
+    assert.same({{0, 0, 1, 0, 2, 0}, {3, 0, 4, 0, 5, 0}}, x:view("int16"):totable())
+    assert.same({2, 12}, x:view("uint8").shape)
+    assert.same({0, 12}, dm.zeros(0, 3):view("int8").shape)
+    assert.same({2, 0}, dm.zeros(2, 0):view("int8").shape)
+    local y = ints(8)
+    assert.same({12884901890, 21474836484}, y:narrow(1, 3, 4):view("int64"):totable())
+    assert.same({{4294967296}, {21474836484}},
+      y:view(2, 4):narrow(2, 1, 2):view("int64"):totable())
+    assert.same({3, 4}, y:expand(3, 8):view("int64").shape)
+    assert.is_true(y:view("int8"):view("int64"):view("int32"):equal(y))
+  end)
+
+  it("refuses what no strides can say, and says what is wrong", function()
+    local x = ints(10)
+    local function refused(pattern, t, dtype)
+      assert.refuses(pattern, function() t:view(dtype) end)
+    end
+    refused("the last dim of shape {2, 3} is no multiple of 2", ints(6):view(2, 3), "int64")
+    refused("the last dim has stride 3, wanted 1", ints(6):view(2, 3):t(), "int16")
+    refused("the last dim has stride 0, wanted 1", x:narrow(1, 1, 1):expand(8), "int64")
+    refused("stride 5 of shape {2, 2} is no multiple of 2", x:as_strided({2, 2}, {5, 1}), "int64")
+    refused("the first element is number 1", x:narrow(1, 2, 6), "int64")
+    refused("no dims", dm.tensor(1.0), "float64")
+    refused("did you mean 'int32'", x, "int33")
+    assert.refuses("too many", function() x:view("int8", 2) end)
+  end)
+
+  it("has no gradient, and its changes are seen by saved tensors", function()
+    local x = dm.tensor({1.0, 2.0}, {requires_grad = true})
+    assert.is_false(x:view("float32").requires_grad)
+    assert.is_false(x:half():view("bfloat16").requires_grad)
+    local y = x * 2
+    local bits = y:view("int32")
+    bits:zero_()
+    y:sum():backward()
+    assert.same({2.0, 2.0}, x.grad:totable())
+    y = x:exp()
+    y:view("uint8"):zero_()
+    assert.refuses("was changed in place", function() y:sum():backward() end)
+    -- a base whose history changes has none of its views to correct there
+    local base = dm.zeros(4)
+    local view = base:view("int16")
+    base:add_(x.data:repeat_interleave(2) * x:repeat_interleave(2))
+    assert.same({8}, (view + 0).shape)
+    assert.is_false(view.requires_grad)
+  end)
+end)

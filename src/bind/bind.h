@@ -258,6 +258,8 @@ const char *dm_nearest(const char *word, int n, const char *const *names);
 
 /* The function behind every op, see call.c. */
 int dm_op_closure(lua_State *L);
+/* x:view(dtype), a form of the op view. */
+int dm_view_dtype(lua_State *L);
 /* Pushes f, which is dm_op_closure or ends in it, for that form of the op. */
 void dm_push_form(lua_State *L, State *S, lua_CFunction f, int id, bool inplace);
 /* x[key], x[key] = value, x:index_put and x:index_put_, see index.c. */

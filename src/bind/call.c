@@ -761,6 +761,12 @@ static bool wants_columns(lua_State *L) {
   return wanted;
 }
 
+/* Whether view is given a dtype instead of sizes: view(x, "int32") or {dtype = "int32"}. */
+static bool wants_dtype(lua_State *L) {
+  const int top = lua_gettop(L);
+  return lua_type(L, 2) == LUA_TSTRING || (top > 0 && option_type(L, top, "dtype") != LUA_TNIL);
+}
+
 /* op(...) -> outputs, or op_(x, ...) -> x. Pushes the handles of the outputs above the
    arguments before it reads anything, for the reason at the head of this file. */
 int dm_op_closure(lua_State *L) {
@@ -781,6 +787,9 @@ int dm_op_closure(lua_State *L) {
   case DM_OP_tensordot: name_dims(L); break;
   case DM_OP_nonzero:
     if (wants_columns(L)) return dm_nonzero_columns(L);
+    break;
+  case DM_OP_view:
+    if (wants_dtype(L)) return dm_view_dtype(L);
     break;
   default: break;
   }

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "bind/bind.h"
 #include "cpu/vec.h"
+#include "core/copy.h"
 #include "engine/leaves.h"
 
 /* ---- one element to and from Lua ---- */
@@ -609,6 +610,33 @@ static int tensor_pairs(lua_State *L) {
   lua_pushvalue(L, 1);
   lua_pushinteger(L, 0);
   return 3;
+}
+
+/* Off the CPU channels last is a layout of the engine's choice, which the caller does not see:
+   where its strides do not allow the view, it is one of a copy, as in other sizes. */
+static dm_status view_dtype(dm_Tensor *t, dm_DType dtype, dm_Tensor **out) {
+  const bool scales = dm_dtype_size((dm_DType)t->dtype) != dm_dtype_size(dtype);
+  if (t->device.type == DM_CPU || !scales || !dm_tensor_is_channels_last(t))
+    return dm_tensor_view_dtype(t, dtype, out);
+  dm_Tensor *dense;
+  DM_TRY(dm_dense_new(t, &dense));
+  const dm_status st = dm_tensor_view_dtype(dense, dtype, out);
+  dm_tensor_unref(&dense);
+  return st;
+}
+
+/* x:view(dtype) or x:view{dtype =} -> a tensor that reads x's bytes as elements of that dtype,
+   on x's storage, without history. Raises where sizes or strides do not allow it. */
+int dm_view_dtype(lua_State *L) {
+  static const char *const names[] = {"input", "dtype"};
+  State *S = dm_enter(L);
+  dm_position_options(L, "view", DM_COUNT(names), names);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  const dm_DType dtype = dm_check_dtype(L, 2);
+  Handle *h = dm_push_handle(L, S);
+  t = dm_check_tensor(L, 1);
+  DM_CHECK_HELD(L, S, 1, &t, view_dtype(t, dtype, &h->t));
+  return 1;
 }
 
 /* x:detach() -> a tensor on x's storage without history. */

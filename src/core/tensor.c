@@ -248,6 +248,62 @@ dm_status dm_tensor_view(dm_Tensor *t, int ndim, const int64_t *shape, const int
   return DM_OK;
 }
 
+/* Whether t, of elements of `from` bytes, can be seen as elements of `to` bytes, another size:
+   PyTorch's rules. */
+static dm_status check_bytes(const dm_Tensor *t, const char *name, int64_t from, int64_t to) {
+  const char *const own = dm_dtype_name((dm_DType)t->dtype);
+  static const char HINT[] = "hint: x:contiguous()";
+  const int last = t->ndim - 1;
+  if (t->ndim == 0)
+    return dm_fail(DM_EARG,
+                   "view: a tensor of no dims cannot be seen as %s, whose size is not %s's; "
+                   "hint: x:reshape(1)",
+                   name, own);
+  if (t->stride[last] != 1)
+    return dm_fail(DM_EARG, "view: the last dim has stride %lld, wanted 1 to see %s as %s; %s",
+                   (long long)t->stride[last], own, name, HINT);
+  const int64_t ratio = to / from;
+  if (ratio == 0) return DM_OK;
+  if (t->shape[last] % ratio != 0)
+    return dm_fail(DM_EARG,
+                   "view: the last dim of shape %s is no multiple of %d, as many %s as one %s "
+                   "takes",
+                   DM_SHAPE(t), (int)ratio, own, name);
+  if (t->offset % ratio != 0 || (uintptr_t)dm_tensor_data(t) % (uintptr_t)to != 0)
+    return dm_fail(DM_EARG,
+                   "view: the first element is number %lld of its memory, counted from 0, and "
+                   "not at a multiple of %d bytes, where one of %s begins; hint: x:clone()",
+                   (long long)t->offset, (int)to, name);
+  for (int d = 0; d < last; d++)
+    if (t->stride[d] % ratio != 0)
+      return dm_fail(DM_EARG,
+                     "view: stride %lld of shape %s is no multiple of %d, as many %s as one %s "
+                     "takes; %s",
+                     (long long)t->stride[d], DM_SHAPE(t), (int)ratio, own, name, HINT);
+  return DM_OK;
+}
+
+dm_status dm_tensor_view_dtype(dm_Tensor *t, dm_DType dtype, dm_Tensor **out) {
+  const int64_t from = dm_dtype_size((dm_DType)t->dtype), to = dm_dtype_size(dtype);
+  int64_t shape[DM_MAX_DIM], numel = t->numel;
+  const int last = t->ndim - 1;
+  for (int d = 0; d <= last; d++) shape[d] = t->shape[d];
+  if (from != to) {
+    DM_TRY(check_bytes(t, dm_dtype_name(dtype), from, to));
+    shape[last] = shape[last] * from / to;
+    DM_TRY(check_shape(t->ndim, shape, &numel)); /* expanded dims may be large */
+  }
+  DM_TRY(dm_tensor_alias(t, out));
+  dm_Tensor *v = *out;
+  v->flags &= (uint8_t)~DM_T_NUMBER;
+  v->dtype = (uint8_t)dtype;
+  v->numel = numel;
+  v->offset = v->offset * from / to;
+  for (int d = 0; d <= last; d++) v->shape[d] = shape[d];
+  for (int d = 0; d < last; d++) v->stride[d] = v->stride[d] * from / to;
+  return DM_OK;
+}
+
 dm_Tensor *dm_tensor_ref(dm_Tensor *t) {
   dm_hold(&t->refs);
   return t;

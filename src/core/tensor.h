@@ -96,6 +96,10 @@ dm_status dm_tensor_alias(const dm_Tensor *t, dm_Tensor **out);
 /* A view: remembers t's base so that in-place changes reach its history. */
 dm_status dm_tensor_view(dm_Tensor *t, int ndim, const int64_t *shape, const int64_t *stride,
                          int64_t offset, dm_Tensor **out);
+/* Another handle on the same storage that reads its bytes as elements of that dtype; the last
+   dim is scaled by the ratio of the sizes. It has no history and no base, as a detached tensor
+   has none, since bytes have no gradient; changes through it raise the storage's version. */
+dm_status dm_tensor_view_dtype(dm_Tensor *t, dm_DType dtype, dm_Tensor **out);
 /* t gets from's storage, shape and strides; its history and gradient stay, its gen rises. */
 void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from);
 /* t gets bytes of from's storage, and its gen stays, so that saved tensors are what they were

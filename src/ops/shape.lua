@@ -73,7 +73,8 @@ op.view "view" {
   tensors = "x",
   options = {"size:sizes"},
   attr = "dm_SizeAttr",
-  doc = "x in another shape without a copy; one size may be -1",
+  doc = "x in another shape without a copy; one size may be -1. Given a dtype instead of sizes, "
+    .. "the bytes of x as elements of that dtype, without a gradient",
 }
 
 op.composed "reshape" {

@@ -143,6 +143,7 @@ local function of_c_row(row)
     attrs[#attrs + 1] = {name = attr.name, optional = not attr.required,
       type = attr.choices and '"' .. attr.choices:gsub("|", '"|"') .. '"' or OF_OP[kind] or "any",
       text = attr.required and "" or written(attr.default)}
+    if row.name == "view" then attrs[#attrs].type = attrs[#attrs].type .. "|demilune.DType" end
     apart = apart or APART[kind]
   end
   if row.creates then

@@ -1464,7 +1464,8 @@ return {
     dm.vdot(dm.tensor{1, 2, 3}, dm.tensor{4, 5, 6})  --> 32]],
   view = [[
     dm.arange(6):view(2, 3)  --> {{1, 2, 3}, {4, 5, 6}}
-    dm.rand(8, 3, 4):view(8, -1).shape  --> {8, 12}]],
+    dm.rand(8, 3, 4):view(8, -1).shape  --> {8, 12}
+    dm.tensor{1.0, -0.0}:view("int32")  --> {1065353216, -2147483648}]],
   view_as = [[
     dm.arange(4):view_as(dm.ones(2, 2))  --> {{1, 2}, {3, 4}}]],
   vstack = [[
