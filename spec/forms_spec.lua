@@ -442,6 +442,10 @@ describe("shapes", function()
   end)
 
   it("of chunks of an empty dim are all empty", function()
+    for _, part in ipairs{dm.zeros(0, 2):split(0), dm.zeros(2, 0):split(0, 2)} do
+      assert.equal(1, #part)
+      assert.equal(0, part[1]:numel())
+    end
     local x = dm.zeros(2, 0)
     assert.equal(3, #x:chunk(3, 2))
     for _, part in ipairs(x:chunk(3, 2)) do assert.same({2, 0}, part.shape) end

@@ -293,7 +293,47 @@ describe("a key", function()
     local x = dm.zeros(2, 2, {dtype = "int8"}):index_put({ids(1), ids(2)}, 3.0)
     assert.same({{0, 3}, {0, 0}}, rows(x))
     assert.refuses("index_put: 2.5 cannot be written into int8",
-      function() x[{ids(1), ids(2)}] = 2.5 end)
+      function() x:index_put({ids(1), ids(2)}, 2.5) end)
+  end)
+
+  it("cuts a number in an integer dtype, whatever the key", function()
+    local mask = dm.tensor{true, false}
+    for _, key in ipairs{1, ids(1), mask, {1, 2}, {ids(1), ids(2)}, {mask, ids(2)}, {1, ids(2)},
+        {{1, 2}}} do
+      local x, b = dm.zeros(2, 2, {dtype = "int8"}), dm.zeros(2, 2, {dtype = "bool"})
+      x[key] = 2.5
+      assert.equal(2, x[1][2]:item())
+      x[key] = -2.5
+      assert.equal(-2, x[1][2]:item())
+      b[key] = 0.5
+      assert.is_true(b[1][2]:item())
+      assert.refuses("300.5 does not fit into int8", function() x[key] = 300.5 end)
+    end
+  end)
+
+  it("names in its errors what was written, not the steps that it takes", function()
+    local x, whole = dm.zeros(2, 3), dm.zeros(2, 3, {dtype = "int8"})
+    local function refused(text, fn)
+      local ok, message = pcall(fn)
+      assert.is_false(ok)
+      assert.equal(text, (message:gsub("^[^ ]*:%d+: ", "")))
+    end
+    refused("index 3 is out of range for dim 1 of shape {2, 3}", function() return x[3] end)
+    refused("index 4 is out of range for dim 2 of shape {2, 3}", function() x[{{}, {4}}] = 1 end)
+    refused("index: the index holds 3 at {1}, wanted 1 to 2", function() return x[ids(3)] end)
+    refused("index: the index holds 3 at {1}, wanted 1 to 2", function() x[ids(3)] = 1 end)
+    refused("index: the index holds 4 at {1}, wanted 1 to 3",
+      function() return x[{ids(1), ids(4)}] end)
+    refused("index_put: the index holds 4 at {1}, wanted 1 to 3",
+      function() x:index_put({ids(1), ids(4)}, 1) end)
+    refused("index: the index is float32, wanted positions as int64 (or another integer dtype)",
+      function() return x[dm.tensor{1.5}] end)
+    refused("index: shapes {3} and {2} do not broadcast: dim 1 is 3 on the left and 2 on the right",
+      function() x[1] = dm.ones(2) end)
+    refused('index: float32 cannot be written into int8; hint: x:to("float32")',
+      function() whole[ids(1)] = dm.ones(3) end)
+    refused('index: float32 cannot be written into int8; hint: x:to("float32")',
+      function() whole[whole:eq(0)] = dm.tensor(2.5) end)
   end)
 
   it("ends ipairs at the last row", function()
@@ -502,9 +542,13 @@ describe("what PyTorch calls a view", function()
   it("refuses numbers that an integer does not hold, wherever they are written", function()
     local mask, first = dm.tensor{true, false, false}, dm.tensor{1}
     local writes = {
-      copy_ = function(x, v) x[1] = v end,
-      index_put = function(x, v) x[first] = v end,
-      masked_fill = function(x, v) x[mask] = v end,
+      index = function(x, v)
+        for _, key in ipairs{1, mask} do
+          local ok, message = pcall(function() x[key] = v end)
+          assert(not ok and message:find "index: .- does not fit into", message)
+        end
+        x[first] = v
+      end,
       fill_ = function(x, v) x:fill_(v) end,
       full = function(x, v) return dm.full({2}, v, {dtype = x.dtype}) end,
       full_like = function(x, v) return dm.full_like(x, v) end,

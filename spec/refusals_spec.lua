@@ -198,7 +198,7 @@ local SHAPES = {
   {"index_put: values of shape {5, 5} do not broadcast to {1, 3}", function()
     shaped(3, 3):index_put({ones(1)}, shaped(5, 5))
   end},
-  {"index_get: an index of shape {1, 1} in x of shape {1, 1, 1, 1, 1, 1, 1, 1,", function()
+  {"index: an index of shape {1, 1} in x of shape {1, 1, 1, 1, 1, 1, 1, 1,", function()
     local _ = deepest()[ones(1, 1)]
   end},
   {"index: a value of shape {5} does not broadcast to {2}, what the mask chooses", function()
@@ -222,6 +222,10 @@ local SHAPES = {
     F.embedding(deepest "int64" + 1, shaped(3, 2))
   end},
   {"split: chunks of 0 elements, wanted 1 or more", function() dm.split(shaped(4), 0) end},
+  {"split: chunks of 0 elements, wanted 1 or more", function() dm.split(shaped(2, 0), 0) end},
+  {"pad: 300 does not fit into int8", function()
+    dm.pad(shaped(2):to("int8"), {1, 1}, {value = 300})
+  end},
   {"split: dim 2 is out of range for shape {4} (dims count from 1)", function()
     dm.split(shaped(4), 1, 2)
   end},

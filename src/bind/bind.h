@@ -188,18 +188,20 @@ dm_status dm_pinned_new(dm_Device dev, dm_DType dtype, int ndim, const int64_t *
 #define DM_CHECK_TWICE(L, S, call) DM_CHECK_HELD(L, S, 0, NULL, call)
 
 /* The same with references to the n tensors that the call borrows. */
-#define DM_CHECK_HELD(L, S, n, in, call)               \
-  do {                                                 \
-    dm_hold_all(n, in);                                \
-    const int mark_ = dm_replay_mark();                \
-    dm_status st_ = (call);                            \
-    if (DM_UNLIKELY(st_ == DM_EMEM)) {                 \
-      dm_reclaim_memory(L, S);                         \
-      dm_replay_rewind(mark_);                         \
-      st_ = (call);                                    \
-    }                                                  \
-    dm_let_go_all(n, in);                              \
-    if (DM_UNLIKELY(st_ != DM_OK)) return dm_raise(L); \
+#define DM_CHECK_HELD(L, S, n, in, call) DM_HELD_ELSE(L, S, n, in, call, dm_raise(L))
+/* The same with another way to raise. */
+#define DM_HELD_ELSE(L, S, n, in, call, raise)   \
+  do {                                           \
+    dm_hold_all(n, in);                          \
+    const int mark_ = dm_replay_mark();          \
+    dm_status st_ = (call);                      \
+    if (DM_UNLIKELY(st_ == DM_EMEM)) {           \
+      dm_reclaim_memory(L, S);                   \
+      dm_replay_rewind(mark_);                   \
+      st_ = (call);                              \
+    }                                            \
+    dm_let_go_all(n, in);                        \
+    if (DM_UNLIKELY(st_ != DM_OK)) return raise; \
   } while (0)
 
 /* The steps at i, as core.augment gives them; or raises. */

@@ -6,6 +6,7 @@
    assigning copies the value into it. Ids for one dim read by index_get and write by
    index_put; a lone mask reads by masked_select and writes by masked_fill or masked_put; more
    of them are paired by index_many and index_put_many. So gradients pass through all. */
+#include <math.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -22,6 +23,36 @@ typedef struct Key {
   dm_Ints dims;           /* the dim at which each index tensor begins */
   int at[2 + DM_MAX_DIM]; /* where on the stack operands are: view, value, index tensors */
 } Key;
+
+/* Raises the engine's message under the name of what was written, x[key] or index_put: the op
+   that failed is one of the steps, and may have no name in Lua. */
+static int raise_as(lua_State *L, const char *what) {
+  char op[32];
+  const char *const text = dm_error(), *end = strstr(text, ": ");
+  size_t n = end ? (size_t)(end - text) : 0;
+  if (n == 0 || n >= sizeof op) return dm_raise(L);
+  memcpy(op, text, n);
+  op[op[n - 1] == '_' ? n - 1 : n] = 0;
+  if (dm_op_find(op) < 0) return dm_raise(L);
+  end += 2;
+  if (strncmp(end, "index ", 6) == 0) return dm_raise_text(L, "%s", end);
+  return dm_raise_text(L, "%s: %s", what, end);
+}
+
+/* dm_push_call under the name of what was written. */
+static int push_as(lua_State *L, State *S, const char *what, int op, int n_in, const int *at,
+                   const void *attr) {
+  Handle *b = dm_push_handle(L, S);
+  dm_Tensor *out = NULL, *in[2 + DM_MAX_DIM];
+  for (int i = 0; i < n_in; i++) in[i] = dm_check_tensor(L, at[i]);
+  DM_HELD_ELSE(L, S, n_in, in, dm_call(op, n_in, in, attr, &out), raise_as(L, what));
+  dm_handle_fill(L, S, b, out);
+  return 1;
+}
+static int push_index(lua_State *L, State *S, int op, int n_in, const int *at,
+                      const void *attr) {
+  return push_as(L, S, "index", op, n_in, at, attr);
+}
 
 static dm_Tensor *view_of(lua_State *L, const Key *k) { return dm_check_tensor(L, k->slot); }
 
@@ -44,7 +75,7 @@ static int64_t position(lua_State *L, int i) {
 
 /* Replaces the tensor at i by the result of the op on it. */
 static void replace_by(lua_State *L, State *S, int i, int op, const void *attr) {
-  dm_push_call(L, S, op, 1, &i, attr);
+  push_index(L, S, op, 1, &i, attr);
   lua_replace(L, i);
 }
 
@@ -285,7 +316,7 @@ int dm_index_get(lua_State *L) {
   if (lua_isinteger(L, 2)) {
     const int64_t attr[2] = {0, position(L, 2)};
     if (t->ndim > 0 && DM_UNLIKELY(attr[1] == t->shape[0]) && asked_by_ipairs(L, S)) return 0;
-    return dm_push_call(L, S, DM_OP_select, 1, &(int){1}, attr);
+    return push_index(L, S, DM_OP_select, 1, &(int){1}, attr);
   }
   Key k;
   read_key(L, S, &k);
@@ -294,12 +325,13 @@ int dm_index_get(lua_State *L) {
     lua_pushvalue(L, k.slot);
     return 1;
   }
-  if (n > 1) return dm_push_call(L, S, DM_OP_index_many, 1 + n, k.at + 1, &k.dims);
+  if (n > 1) return push_index(L, S, DM_OP_index_many, 1 + n, k.at + 1, &k.dims);
   if (dm_check_tensor(L, k.at[2])->dtype != DM_BOOL)
-    return dm_push_call(L, S, DM_OP_index_get, 2, k.at + 1, k.dims.v);
+    return push_index(L, S, DM_OP_index_get, 2, k.at + 1, k.dims.v);
   Handle *b = dm_push_handle(L, S);
   dm_Tensor *out = NULL, *in[2] = {view_of(L, &k), dm_check_tensor(L, k.at[2])};
-  DM_CHECK_HELD(L, S, 2, in, select_masked(in[0], in[1], k.dims.v[0], &out));
+  DM_HELD_ELSE(L, S, 2, in, select_masked(in[0], in[1], k.dims.v[0], &out),
+               raise_as(L, "index"));
   dm_handle_fill(L, S, b, out);
   return 1;
 }
@@ -335,11 +367,25 @@ static void strip_value(lua_State *L, State *S) {
   replace_by(L, S, 3, DM_OP_reshape, &shape);
 }
 
+/* Cuts the number at 3 to a whole one where x, at 1, has integers, as PyTorch does whatever the
+   key. Raises where the dtype does not hold it. */
+static void cut_value(lua_State *L) {
+  const dm_Tensor *t = dm_check_tensor(L, 1);
+  if (lua_type(L, 3) != LUA_TNUMBER || !dm_is_int((dm_DType)t->dtype) || t->dtype == DM_BOOL)
+    return;
+  if (lua_isinteger(L, 3)) return;
+  const double v = lua_tonumber(L, 3);
+  if (dm_check_holds("index", (dm_DType)t->dtype, v) != DM_OK) dm_raise(L);
+  lua_pushnumber(L, trunc(v));
+  lua_replace(L, 3);
+}
+
 /* x[key] = value. */
 int dm_index_set(lua_State *L) {
   State *S = dm_enter(L);
   Key k;
-  dm_check_tensor(L, 1);
+  lua_settop(L, 3);
+  cut_value(L);
   lua_settop(L, 3);
   value_to_tensor(L, S);
   strip_value(L, S);
@@ -348,20 +394,23 @@ int dm_index_set(lua_State *L) {
   k.at[1] = 3;
   if (n > 1) {
     const dm_IndexPutManyAttr attr = {k.dims, false};
-    dm_push_call(L, S, DM_OP_index_put_many, 2 + n, k.at, &attr);
+    push_index(L, S, DM_OP_index_put_many, 2 + n, k.at, &attr);
     k.at[1] = lua_gettop(L);
   }
   (void)dm_enter(L);
   dm_Tensor *const in[3] = {view_of(L, &k), n == 1 ? dm_check_tensor(L, k.at[2]) : NULL,
                             dm_check_tensor(L, k.at[1])};
   if (n == 1 && in[1]->dtype == DM_BOOL) {
-    DM_CHECK_HELD(L, S, 3, in, assign_masked(in[0], in[1], k.dims.v[0], in[2]));
+    DM_HELD_ELSE(L, S, 3, in, assign_masked(in[0], in[1], k.dims.v[0], in[2]),
+                 raise_as(L, "index"));
   } else if (n == 1) {
     const int64_t attr[2] = {k.dims.v[0], 0};
-    DM_CHECK_HELD(L, S, 3, in, dm_call_inplace(DM_OP_index_put, 3, in, attr));
+    DM_HELD_ELSE(L, S, 3, in, dm_call_inplace(DM_OP_index_put, 3, in, attr),
+                 raise_as(L, "index"));
   } else {
     dm_Tensor *const copy[2] = {in[0], in[2]};
-    DM_CHECK_HELD(L, S, 2, copy, dm_call_inplace(DM_OP_copy, 2, copy, NULL));
+    DM_HELD_ELSE(L, S, 2, copy, dm_call_inplace(DM_OP_copy, 2, copy, NULL),
+                 raise_as(L, "index"));
   }
   return 0;
 }
@@ -415,7 +464,7 @@ static void push_put(lua_State *L, State *S) {
   attr.accumulate =
       lua_istable(L, 4) ? dm_option_bool(L, 4, "accumulate", false) : lua_toboolean(L, 4);
   const int n = read_indices(L, at + 2, &attr.dims);
-  dm_push_call(L, S, DM_OP_index_put_many, 2 + n, at, &attr);
+  push_as(L, S, "index_put", DM_OP_index_put_many, 2 + n, at, &attr);
 }
 
 /* x:index_put({i, j}, values, {accumulate = false}) -> tensor. */
@@ -429,7 +478,7 @@ int dm_index_put_(lua_State *L) {
   State *S = dm_enter(L);
   push_put(L, S);
   dm_Tensor *in[2] = {dm_check_tensor(L, 1), dm_check_tensor(L, -1)};
-  DM_CHECK_HELD(L, S, 2, in, dm_call_inplace(DM_OP_copy, 2, in, NULL));
+  DM_HELD_ELSE(L, S, 2, in, dm_call_inplace(DM_OP_copy, 2, in, NULL), raise_as(L, "index_put"));
   lua_settop(L, 1);
   return 1;
 }

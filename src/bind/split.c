@@ -44,8 +44,8 @@ static int split_by_size(lua_State *L, State *S, int d, int64_t size, int64_t ea
   return 1;
 }
 
-/* dm.split(x, size or {sizes}, dim or {dim = 1}) -> list of views. A size below 1 raises, and
-   so do sizes whose sum is not the size of the dim. */
+/* dm.split(x, size or {sizes}, dim or {dim = 1}) -> list of views. A size below 1 raises, but
+   for 0 of an empty dim, and so do sizes whose sum is not the size of the dim. */
 static int split(lua_State *L) {
   static const char *const names[] = {"input", "split_size", "dim"};
   State *S = dm_enter(L);
@@ -54,7 +54,7 @@ static int split(lua_State *L) {
   const int d = tensor_dim_arg(L, "split", t, 3);
   if (!lua_istable(L, 2)) {
     const lua_Integer each = integer_arg(L, "split", "split_size", 2);
-    if (each < 1)
+    if (each < 0 || (each == 0 && t->shape[d] > 0))
       return dm_raise_text(L, "split: chunks of %I elements, wanted 1 or more",
                            (LUAI_UACINT)each);
     return split_by_size(L, S, d, t->shape[d], each);

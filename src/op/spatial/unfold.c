@@ -144,6 +144,7 @@ static dm_status padded(dm_Call *c, dm_X *x, const dm_Ints *pad, dm_PadMode mode
     any = any || before.v[d] != 0 || behind.v[d] != 0;
     DM_TRY(check_pad(c, mode, d, before.v[d], behind.v[d]));
   }
+  if (any && mode == DM_CONSTANT) DM_TRY(dm_check_holds("pad", (dm_DType)t->dtype, value));
   c->out[0] = !any                  ? dm_x(x, DM_OP_clone, NULL, 1, t)
               : mode == DM_CONSTANT ? surrounded(x, t, &before, &behind, value)
                                     : bordered(x, t, mode, pad, c->base);
