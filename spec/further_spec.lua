@@ -212,6 +212,72 @@ describe("dtypes", function()
   end)
 end)
 
+-- The dtypes are PyTorch's.
+describe("promotion", function()
+  local DTYPES = {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16",
+    "float32", "float64"}
+
+  it("of two dtypes is that of their sum", function()
+    for _, a in ipairs(DTYPES) do
+      for _, b in ipairs(DTYPES) do
+        local sum = dm.ones(2, {dtype = a}) + dm.ones(2, {dtype = b})
+        assert.equal(sum.dtype, dm.promote_types(a, b))
+      end
+    end
+    assert.equal("int16", dm.promote_types("uint8", "int8"))
+    assert.equal("float32", dm.promote_types("float16", "bfloat16"))
+    assert.refuses("promote_types: type2 is int33, wanted a dtype; did you mean 'int32'?",
+      function() dm.promote_types("int8", "int33") end)
+  end)
+
+  it("of tensors and numbers minds dims", function()
+    local ints, none = dm.ones(2, {dtype = "int8"}), dm.ones({}, {dtype = "float64"})
+    assert.equal("int8", dm.result_type(ints, 3))
+    assert.equal("float32", dm.result_type(ints, 2.5))
+    assert.equal("float64", dm.result_type(ints, none))
+    assert.equal("float16", dm.result_type(none, ints:half()))
+    assert.equal("int8", dm.result_type(dm.ones({}, {dtype = "int64"}), ints))
+    assert.equal("float64", dm.result_type(2.5, none))
+    assert.equal("int64", dm.result_type(1, true))
+    assert.equal("float32", dm.result_type(1, 2.5))
+    assert.equal("int8", dm.result_type(ints, true))
+  end)
+
+  it("tells what may be written into what", function()
+    local can = {{"bool", "int8"}, {"int8", "uint8"}, {"int64", "float16"}, {"float64", "float16"}}
+    for _, pair in ipairs(can) do assert.is_true(dm.can_cast(table.unpack(pair))) end
+    for _, pair in ipairs{{"float16", "int64"}, {"int8", "bool"}, {"float32", "bool"}} do
+      assert.is_false(dm.can_cast(table.unpack(pair)))
+    end
+    assert.refuses("can_cast: 'to' is missing", function() dm.can_cast("int8") end)
+  end)
+end)
+
+describe("unravel_index", function()
+  it("gives positions in each dim", function()
+    local shape = {2, 3, 4}
+    local x = dm.arange(24):view(shape)
+    local at = dm.tensor{{1, 24, 7}, {-1, -24, 13}}
+    local parts = dm.unravel_index(at, shape)
+    assert.equal(3, #parts)
+    assert.same({{1, 24, 7}, {24, 1, 13}}, x[parts]:totable())
+    assert.equal("int32", dm.unravel_index(at:int(), shape)[2].dtype)
+    assert.same({{}}, {dm.unravel_index(dm.tensor(1), {})})
+    assert.same({0}, dm.unravel_index(dm.zeros(0, {dtype = "int64"}), {0, 2})[1].shape)
+    assert.equal(5, dm.unravel_index(dm.tensor(5), 6)[1]:item())
+  end)
+
+  it("refuses what lies outside, and other dtypes", function()
+    local function refused(pattern, indices, shape)
+      assert.refuses(pattern, function() dm.unravel_index(indices, shape) end)
+    end
+    refused("indices are from 1 to 7, wanted 1 to 6, or %-6 to %-1", dm.tensor{1, 7}, {2, 3})
+    refused("indices are from 0 to 2", dm.tensor{0, 2}, {2, 3})
+    refused("indices are float32", dm.ones(2), {2, 3})
+    refused("size 1 of shape is %-2", dm.tensor{1}, {-2, 3})
+  end)
+end)
+
 describe("broadcast_shapes", function()
   it("joins lists and numbers, and says what does not fit", function()
     assert.same({5, 2, 3}, {table.unpack(dm.broadcast_shapes({2, 1}, 3, {5, 1, 1}))})

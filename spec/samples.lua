@@ -275,6 +275,11 @@ for _, name in ipairs{"is_floating_point", "is_complex"} do
   samples[name] = {{const(0, 1, 2), plain = true}}
 end
 samples.is_nonzero = {{const(1, 2, 1), plain = true}}
+samples.can_cast = {{"int8", "float16", plain = true}}
+samples.promote_types = samples.can_cast
+samples.result_type = {{const(-1, 1, 2), 2, plain = true}}
+samples.isreal = {{const(-1, 1, 2, 3), grad = false, pointwise = true}}
+samples.unravel_index = {{int("int64", {3}, {1, 5, -1}), {2, 3}, plain = true}}
 samples.finfo, samples.iinfo = {{"float16", plain = true}}, {{"int8", plain = true}}
 
 samples.select_scatter = {{x(-2, 2, 2, 3), x(-2, 2, 3), 1, 2}, {x(-2, 2, 2, 3), x(-2, 2, 2), 2, -1}}

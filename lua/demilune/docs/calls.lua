@@ -159,8 +159,9 @@ local OF_NAME = {dtype = "demilune.DType", device = "demilune.Device", size = "i
 -- Results of ops in Lua that are not one tensor; reference_spec compares with their samples.
 local RESULTS = {
   broadcast_shapes = "integer[]", broadcast_tensors = TENSOR .. "[]", gradient = TENSOR .. "[]",
-  split_with_sizes = TENSOR .. "[]", finfo = "table", iinfo = "table", is_complex = "boolean",
-  is_floating_point = "boolean", is_nonzero = "boolean",
+  split_with_sizes = TENSOR .. "[]", unravel_index = TENSOR .. "[]", can_cast = "boolean",
+  promote_types = "demilune.DType", result_type = "demilune.DType", finfo = "table",
+  iinfo = "table", is_complex = "boolean", is_floating_point = "boolean", is_nonzero = "boolean",
 }
 local COUNTS = {aminmax = 2, frexp = 2, histogram = 2, histogramdd = 2, linalg_ldl_factor = 2,
   linalg_lu_factor_ex = 3, linalg_solve_ex = 2, lu = 2, lu_unpack = 3, triangular_solve = 2}

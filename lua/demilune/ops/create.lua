@@ -3,6 +3,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local dtypes = require "demilune.dtypes"
+local options = require "demilune.options"
 local shown = require "demilune.shown"
 local op, rows = require("demilune.ops.define").family()
 
@@ -40,6 +41,43 @@ op.is_complex("x", "false: there are no complex numbers", function() return fals
 op.is_nonzero("x", "whether the one element of x is not 0", function(x)
   local v = x:item()
   return v ~= 0 and v ~= false
+end)
+
+op.isreal("x", "true everywhere: there are no complex numbers", function(x)
+  return core.ones_like(x, {dtype = "bool"})
+end)
+
+-- The row of the dtype that an argument names.
+local function row_of(what, argument, name)
+  local row = dtypes.of[name]
+  if row then return row end
+  local near = type(name) == "string" and options.nearest(name, dtypes.of)
+  caller.raise("%s: %s is %s, wanted a dtype%s", what, argument, tostring(name),
+    near and ("; did you mean '%s'?"):format(near) or "")
+end
+
+local RANK = {bool = 1, int = 2, float = 3}
+
+op.can_cast("; from_, to", "whether values of the first dtype may be written into the second: from "
+  .. "bool to integers to floats, and between sizes", function(from, to)
+  return RANK[row_of("can_cast", "from_", from).kind] <= RANK[row_of("can_cast", "to", to).kind]
+end)
+op.promote_types("; type1, type2", "the dtype of sums of tensors of two dtypes", function(a, b)
+  row_of("promote_types", "type1", a)
+  row_of("promote_types", "type2", b)
+  return core.add(core.empty({0}, {dtype = a}), core.empty({0}, {dtype = b})).dtype
+end)
+
+-- A small tensor that promotes as v does: by its dtype, and whether it has dims; or the number.
+local function stand_in(v)
+  return core.is_tensor(v) and core.empty(v:dim() > 0 and {0} or {}, {dtype = v.dtype}) or v
+end
+
+op.result_type("tensor#, other#", "the dtype of the sum of two tensors or numbers: those with dims "
+  .. "decide, then those without, then numbers, unless what comes later is of a higher kind (bool, "
+  .. "integer, float)", function(a, b)
+  if not core.is_tensor(a) and not core.is_tensor(b) then a, b = core.tensor(a), core.tensor(b) end
+  return core.add(stand_in(a), stand_in(b)).dtype
 end)
 
 op.finfo("; dtype?", "a float dtype's numbers: bits, eps, max, min, tiny (smallest_normal), "

@@ -54,6 +54,35 @@ op.fill_diagonal("x; fill_value, wrap = false", "writes a number on the diagonal
   return x
 end, "only_inplace")
 
+op.unravel_index("indices; shape...", "positions in the flattened shape as positions in each "
+  .. "dim, a list of tensors", function(indices, shape)
+  local n = 1
+  for d, size in ipairs(shape) do
+    if math.type(size) ~= "integer" or size < 0 then
+      caller.raise("unravel_index: size %d of shape is %s, wanted a count", d, tostring(size))
+    end
+    n = n * size
+  end
+  if indices:is_floating_point() or indices.dtype == "bool" then
+    caller.raise("unravel_index: indices are %s, wanted an integer dtype", indices.dtype)
+  end
+  if indices.device == "cpu" and indices:numel() > 0 then
+    local low, high = core.aminmax(indices)
+    if low:item() < -n or high:item() > n or n == 0 or indices:eq(0):any():item() then
+      caller.raise("unravel_index: indices are from %d to %d, wanted 1 to %d, or -%d to -1",
+        low:item(), high:item(), n, n)
+    end
+  end
+  local at, parts = indices:long(), {}
+  at = core.where(at:gt(0), at - 1, at + n)
+  for d = #shape, 1, -1 do
+    local size = math.max(shape[d], 1) -- 0 where there are no positions at all
+    parts[d] = (at:remainder(size) + 1):to(indices.dtype)
+    at = at:floor_divide(size)
+  end
+  return parts
+end)
+
 local REDUCTIONS = {prod = true, mean = true, amax = true, amin = true}
 
 op.index_reduce("x, index, source; dim, reduce, include_self = true", "x with the slices of source "

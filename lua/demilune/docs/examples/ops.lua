@@ -195,6 +195,9 @@ return {
   cartesian_prod = [[
     local a, b = dm.tensor{1, 2}, dm.tensor{8, 9}
     dm.cartesian_prod(a, b)  --> {{1, 8}, {1, 9}, {2, 8}, {2, 9}}]],
+  can_cast = [[
+    dm.can_cast("int64", "float32")  --> true
+    dm.can_cast("float32", "int64")  --> false]],
   cat = [[
     local a, b = dm.tensor{{1, 2}}, dm.tensor{{3, 4}}
     dm.cat(a, b)  --> {{1, 2}, {3, 4}}
@@ -627,6 +630,8 @@ return {
     dm.isnan(dm.tensor{1.0, 0 / 0, math.huge})  --> {false, true, false}]],
   isneginf = [[
     dm.isneginf(dm.tensor{1.0, math.huge, -math.huge})  --> {false, false, true}]],
+  isreal = [[
+    dm.isreal(dm.tensor{1.0, 2.0})  --> {true, true}]],
   isposinf = [[
     dm.isposinf(dm.tensor{1.0, math.huge, -math.huge})  --> {false, true, false}]],
   istft = [[
@@ -1066,6 +1071,9 @@ return {
   prelu = [[
     local x, slopes = dm.tensor{{-4.0, -4.0}, {2.0, 3.0}}, dm.tensor{0.5, 0.25}
     F.prelu(x, slopes)  --> {{-2, -1}, {2, 3}}]],
+  promote_types = [[
+    dm.promote_types("int64", "float32")  --> "float32"
+    dm.promote_types("uint8", "int8")  --> "int16"]],
   prod = [[
     dm.prod(dm.tensor{2, 3, 4})  --> 24
     dm.prod(dm.tensor{{1, 2}, {3, 4}}, 2)  --> {2, 12}]],
@@ -1129,6 +1137,9 @@ return {
     x:resize_(2)  --> {1, 2}]],
   resize_as = [[
     dm.tensor{1, 2, 3, 4}:resize_as_(dm.ones(2, 2))  --> {{1, 2}, {3, 4}}]],
+  result_type = [[
+    dm.result_type(dm.tensor{1, 2}, 2.5)  --> "float32"
+    dm.result_type(dm.ones(2), dm.ones({}, {dtype = "float64"}))  --> "float32"]],
   rms_norm = [[
     local x = dm.tensor{{1.0, -1.0}, {5.0, 5.0}}
     F.rms_norm(x, {2})  --> {{1, -1}, {1, 1}}]],
@@ -1446,6 +1457,11 @@ return {
     counts  --> {1, 1, 2}]],
   unique_consecutive = [[
     dm.unique_consecutive(dm.tensor{1, 1, 2, 2, 2, 1})  --> {1, 2, 1}]],
+  unravel_index = [[
+    local x = dm.tensor{{1.0, 7.0, 2.0}, {5.0, 9.0, 3.0}}
+    local row, column = table.unpack(dm.unravel_index(x:argmax(), x.shape))
+    row  --> 2
+    column  --> 2]],
   unsqueeze = [[
     dm.unsqueeze(dm.tensor{1, 2, 3}, 1)  --> {{1, 2, 3}}
     dm.unsqueeze(dm.tensor{1, 2, 3}, -1)  --> {{1}, {2}, {3}}]],
