@@ -61,6 +61,14 @@ describe("bools", function()
     assert.is_true(dm.equal(both, z))
     assert.is_true(dm.equal(x:eq(y), x:logical_xor(y):logical_not()))
     assert.is_true(dm.equal(x:logical_not(), turned(x):logical_not()))
+    for _, dtype in ipairs{"bool", "uint8", "int64", "float16", "float64"} do
+      for _, t in ipairs{x:to(dtype), turned(x:to(dtype))} do
+        local not_t = t:logical_not()
+        assert.is_true(rawequal(t, t:logical_not_()))
+        assert.equal(dtype, t.dtype)
+        assert.is_true(t:ne(0):equal(not_t))
+      end
+    end
     assert.is_true(x:isfinite():all():item())
     assert.is_false(x:isnan():any():item())
   end)

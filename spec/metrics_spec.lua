@@ -22,6 +22,21 @@ describe("metrics", function()
     assert.equal("Accuracy(1.0)", tostring(one))
   end)
 
+  it("Accuracy leaves out labels of ignore_index", function()
+    local given = dm.tensor{{0.9, 0.1, 0.0}, {0.1, 0.2, 0.7}, {0.5, 0.3, 0.2}, {0.1, 0.8, 0.1}}
+    local one = metrics.Accuracy{ignore_index = -100}
+    assert.is_true(one:compute() ~= one:compute()) -- NaN
+    one:update(given, ids{1, -100, 2, -100})
+    assert.equal(1 / 2, one:compute())
+    one:update(given:argmax(2), ids{-100, 3, -100, -100})
+    assert.equal(2 / 3, one:compute())
+    local two = metrics.Accuracy{top_k = 2, ignore_index = 2}
+    assert.equal(1 / 2, two:update(given, ids{3, 3, 2, 2}):compute())
+    assert.is_true(tostring(two:reset()):find "no samples yet" ~= nil)
+    two:update(given, ids{2, 2, 2, 2})
+    assert.matches("no samples yet", tostring(two))
+  end)
+
   it("takes scores with the classes in any dim, and refuses those of another shape", function()
     -- two samples, two classes, two positions: decided 1 2 and 2 2 along dim 2
     local planes = dm.tensor{{{0.9, 0.1}, {0.2, 0.3}}, {{0.1, 0.3}, {0.5, 0.4}}}

@@ -163,15 +163,17 @@ end
 
 -- ---- Accuracy ----
 
--- {top_k = 1}: the share of labels among the k best scores; dim: where the classes are.
-local Accuracy = class("Accuracy", "top_k: integer = 1, *, dim: integer = -1", {"right", "total"},
+-- {top_k = 1}: the share of labels among the k best scores; dim: where the classes are;
+-- ignore_index: a label that does not count, such as cross_entropy's.
+local Accuracy = class("Accuracy",
+  "top_k: integer = 1, *, dim: integer = -1, ignore_index?: integer", {"right", "total"},
   function(self, o)
     if o.top_k < 1 then
       caller.raise("Accuracy: top_k is %s, wanted a whole number from 1 up", tostring(o.top_k))
     end
-    self.top_k, self.dim = o.top_k, o.dim
+    self.top_k, self.dim, self.ignore_index = o.top_k, o.dim, o.ignore_index
   end)
-function Accuracy:start() self.right, self.total = nil, 0 end
+function Accuracy:start() self.right, self.total = nil, nil end
 
 --- scores (..., C), or with top_k = 1 also classes (...); y (...). With dim = 2 scores are
 --- (N, C, ...), as cross_entropy takes them.
@@ -191,13 +193,21 @@ Accuracy.update = silently(function(self, scores, y)
     local _, best = scores:topk(math.min(self.top_k, scores:size(self.dim)), self.dim)
     hits = best:eq(y:unsqueeze(self.dim))
   end
-  counts(self, "right", y, {}):add_(hits:sum())
-  self.total = self.total + y:numel()
+  local right = counts(self, "right", y, {})
+  if self.ignore_index then
+    local counted = y:ne(self.ignore_index)
+    right:add_(hits:logical_and(self.top_k == 1 and counted or counted:unsqueeze(self.dim)):sum())
+    counts(self, "total", y, {}):add_(counted:sum())
+  else
+    right:add_(hits:sum())
+    self.total = (self.total or 0) + y:numel()
+  end
 end)
 
 --- The share of labels that were hit, 0 to 1; nan before the first batch.
 function Accuracy:compute()
-  return self.total == 0 and 0 / 0 or self.right:item() / self.total
+  local total = as_number(self.total) or 0
+  return total == 0 and 0 / 0 or self.right:item() / total
 end
 
 -- ---- the confusion matrix, and what follows from it ----

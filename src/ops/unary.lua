@@ -542,7 +542,7 @@ op.kernel "logical_not" {
   rule = "predicate_rule",
   cpu = "predicate_cpu",
   gradient = false,
-  flags = "pointwise layout",
+  flags = "pointwise layout inplace",
   doc = "true where x is 0",
 }
 

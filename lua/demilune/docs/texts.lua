@@ -35,7 +35,8 @@ local texts = {
     .. "the positive class, else 0 or false; compute(), reset().",
   ["metrics.Accuracy"] = "The share of samples whose class is among the top_k scores. "
     .. "update(scores (N, C), labels (N)), with top_k = 1 also update(classes (N), labels (N)); "
-    .. "compute(), NaN before the first batch; reset(). Classes count from 1.",
+    .. "compute(), NaN before the first batch; reset(). Classes count from 1. Labels of "
+    .. "ignore_index do not count.",
   ["metrics.ConfusionMatrix"] = "Counts, int64 (num_classes, num_classes): rows are labels, "
     .. "columns predictions; it prints as a table with the names. update(scores (N, C) or classes "
     .. "(N), labels (N)), compute(), reset().",
