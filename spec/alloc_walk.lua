@@ -131,6 +131,16 @@ end)
 
 -- ---- gradients ----
 
+scenario("backward with inputs", function() return leaf(4) end, function(x)
+  local y = x * 2
+  x.grad = nil
+  y:exp():sum():backward{inputs = {x, y}, retain_graph = true}
+  dm.autograd.backward({y:sum(), y}, {nil, dm.ones(4)}, {inputs = x})
+  return tostring(x.grad) .. tostring(y.grad)
+end)
+scenario("a view of a dtype", function() return dm.randn(2, 4) end, function(x)
+  return x:view("int64"):sum():item() + x:t():view("int32"):sum():item()
+end)
 scenario("autograd.grad with create_graph", function()
   return {leaf(3, 3), leaf(3, 3)}
 end, function(given)

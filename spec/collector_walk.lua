@@ -105,6 +105,14 @@ end)
 scenario("backward with a gradient", function()
   return {dm.randn({3}, {requires_grad = true}), dm.ones(3)}
 end, function(o) (o[1] * 2):backward{gradient = o[2], create_graph = true} end)
+scenario("backward with inputs", leaf, function(o)
+  local y = o[1] * 2
+  y:sum():backward{inputs = {o[1], y}, retain_graph = true}
+  dm.autograd.backward({y:sum(), y}, {nil, dm.ones(y.shape)}, {inputs = o[1]})
+end)
+scenario("view of a dtype", function() return {dm.randn(3), dm.randn(2, 4)} end, function(o)
+  return o[1]:view("int32"):sum() + o[2]:view("int64"):sum()
+end)
 scenario("autograd.grad", function()
   return {dm.randn({3}, {requires_grad = true}), dm.ones(3)}
 end, function(o)

@@ -53,7 +53,9 @@ function collate_values(values, n, field)
   caller.raise("DataLoader: field %s of a sample is a %s; hint: give a collate_fn", field, kind)
 end
 
--- default_collate{{x, y}, {x, y}, ...} -> all x, all y
+-- default_collate{{x, y}, {x, y}, ...} -> all x, all y: tensors are stacked, numbers and booleans
+-- become a tensor as dm.tensor makes one (floats of the default dtype, where PyTorch's batches have
+-- float64), tables are collated field by field, strings stay a list.
 function collate.default_collate(samples)
   local width, columns = samples[1].n or #samples[1], {}
   for _, sample in ipairs(samples) do check_length("there are", sample.n or #sample, width) end
