@@ -319,7 +319,15 @@ describe("a key", function()
       assert.equal(text, (message:gsub("^[^ ]*:%d+: ", "")))
     end
     refused("index 3 is out of range for dim 1 of shape {2, 3}", function() return x[3] end)
-    refused("index 4 is out of range for dim 2 of shape {2, 3}", function() x[{{}, {4}}] = 1 end)
+    local function beyond(key)
+      refused("index 4 is out of range for dim 2 of shape {2, 3}", function() x[key] = 1 end)
+    end
+    beyond{{}, {4}}
+    beyond{1, 4}
+    beyond{dm.newaxis, ids(1), {1, 4}}
+    beyond{"...", 4}
+    beyond{dm.tensor(true), dm.tensor(1), 4}
+    beyond{dm.tensor{true, false}, 4}
     refused("index: the index holds 3 at {1}, wanted 1 to 2", function() return x[ids(3)] end)
     refused("index: the index holds 3 at {1}, wanted 1 to 2", function() x[ids(3)] = 1 end)
     refused("index: the index holds 4 at {1}, wanted 1 to 3",

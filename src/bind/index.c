@@ -20,6 +20,7 @@
 typedef struct Key {
   int slot;               /* of the view's handle on the stack */
   int64_t dim;            /* the view's dim that the next item indexes */
+  int64_t own;            /* the same dim of x, for errors */
   dm_Ints dims;           /* the dim at which each index tensor begins */
   int at[2 + DM_MAX_DIM]; /* where on the stack operands are: view, value, index tensors */
 } Key;
@@ -91,9 +92,20 @@ static void need_dims(lua_State *L, const Key *k, int64_t n) {
                   DM_SHAPE(dm_check_tensor(L, 1)));
 }
 
+/* Raises unless the position, from 0, is one of the view's dim. */
+static void check_position(lua_State *L, const Key *k, int64_t at) {
+  const int64_t size = view_of(L, k)->shape[k->dim];
+  if (at < -size || at >= size)
+    dm_raise_text(L, "index %I is out of range for dim %d of shape %s",
+                  (LUAI_UACINT)(at >= 0 ? at + 1 : at), (int)k->own + 1,
+                  DM_SHAPE(dm_check_tensor(L, 1)));
+}
+
 static void take_position(lua_State *L, State *S, Key *k, int64_t at) {
   const int64_t attr[2] = {k->dim, at};
   need_dims(L, k, 1);
+  check_position(L, k, at);
+  k->own++;
   narrow(L, S, k, DM_OP_select, attr);
 }
 
@@ -110,9 +122,11 @@ static void refuse_names(lua_State *L, int i) {
 static void take_range(lua_State *L, State *S, Key *k, int at) {
   const lua_Unsigned n = lua_rawlen(L, at);
   need_dims(L, k, 1);
-  int64_t attr[4] = {k->dim++, 0, -1, 1};
+  int64_t attr[4] = {k->dim, 0, -1, 1};
   if (n == 0) {
     refuse_names(L, at);
+    k->dim++;
+    k->own++;
     return;
   }
   if (n > 3)
@@ -125,13 +139,9 @@ static void take_range(lua_State *L, State *S, Key *k, int at) {
     lua_pop(L, 1);
   }
   if (n == 1) attr[2] = attr[1];
-  const dm_Tensor *t = view_of(L, k);
-  const int64_t size = t->shape[attr[0]];
-  for (int i = 1; i < 3; i++)
-    if (attr[i] >= size || attr[i] < -size)
-      dm_raise_text(L, "index %I is out of range for dim %d of shape %s",
-                    (LUAI_UACINT)(attr[i] >= 0 ? attr[i] + 1 : attr[i]), (int)attr[0] + 1,
-                    DM_SHAPE(t));
+  for (int i = 1; i < 3; i++) check_position(L, k, attr[i]);
+  k->dim++;
+  k->own++;
   narrow(L, S, k, DM_OP_slice, attr);
 }
 
@@ -163,6 +173,7 @@ static void take_word(lua_State *L, State *S, Key *k, const char *word, lua_Inte
     const int64_t rest = next ? dims_of_items(L, 2, next) : 0;
     need_dims(L, k, rest);
     k->dim = view_of(L, k)->ndim - rest;
+    k->own = dm_check_tensor(L, 1)->ndim - rest;
   } else {
     dm_raise_text(L, "index: '%s' is none of \"...\", dm.newaxis", word);
   }
@@ -186,6 +197,7 @@ static void take_tensor(lua_State *L, State *S, Key *k, int i) {
   }
   if (index->ndim == 0 && mask) { /* one element of a dim made for it, or none */
     narrow(L, S, k, DM_OP_unsqueeze, &k->dim);
+    k->own--; /* x has no such dim */
     replace_by(L, S, i, DM_OP_unsqueeze, &(int64_t){0});
   }
   const dm_Device dev = view_of(L, k)->device;
@@ -200,6 +212,7 @@ static void take_tensor(lua_State *L, State *S, Key *k, int i) {
   k->at[2 + k->dims.n] = i;
   k->dims.v[k->dims.n++] = k->dim;
   k->dim += mask ? index->ndim : 1;
+  k->own += mask ? index->ndim : 1;
 }
 
 /* Takes the item at i of the stack; `next` is the number of the item behind it in the table at
@@ -225,7 +238,7 @@ static bool take_item(lua_State *L, State *S, Key *k, int i, lua_Integer next) {
 static void read_key(lua_State *L, State *S, Key *k) {
   lua_pushvalue(L, 1);
   k->slot = k->at[0] = k->at[1] = lua_gettop(L);
-  k->dim = k->dims.n = 0;
+  k->dim = k->own = k->dims.n = 0;
   if (!lua_istable(L, 2)) {
     take_item(L, S, k, 2, 0);
     return;
