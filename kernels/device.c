@@ -196,6 +196,8 @@ dm_Fault *dm_cuda_faults(void) { return devices[current].fault; }
    caller counts. */
 static dm_status tell(const dm_Fault *f) {
   const char *op = f->op >= 0 && f->op < DM_N_OP ? dm_ops[f->op].name : "?";
+  /* an op without a name in Lua is a step of x[key] or index_put */
+  if (f->kind == DM_FAULT_INDEX && *op != '?' && dm_ops[f->op].flags & F_HIDDEN) op = "index";
   const long long position = (long long)f->position + 1, value = (long long)f->value;
   const long long first = f->base, last = (long long)f->size - 1 + f->base;
   switch ((dm_FaultKind)f->kind) {

@@ -88,6 +88,16 @@ describe("channels last on cuda", function()
     end)
   end)
 
+  it("is seen by no one who looks at bytes", function()
+    local x = last(numbers("float32", 2, 8, 4, 6):to "cuda")
+    for _, dtype in ipairs{"int32", "int16", "float64", "uint8"} do
+      local got = x:view(dtype)
+      assert.is_true(got:cpu():equal(x:cpu():contiguous():view(dtype)), dtype)
+    end
+    x:view("int32"):zero_()
+    assert.is_false(x:any():item())
+  end)
+
   it("is seen by no one who looks at shapes", function()
     both.on("cuda", function()
       local y = dm.conv2d(numbers("float32", 2, 3, 5, 4), numbers("float32", 6, 3, 2, 2))
