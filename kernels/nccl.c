@@ -356,6 +356,24 @@ static ncclResult_t exchange(const dm_Link *link, const dm_Collective *c, size_t
   return is_well(e) ? ended : e;
 }
 
+/* Queues an exchange of parts whose sizes differ, in rows of so many bytes. */
+static ncclResult_t exchange_uneven(const dm_Link *link, const dm_Collective *c, size_t row) {
+  const int64_t *go = c->sizes, *come = go + link->n;
+  const char *in = c->in;
+  char *out = c->out;
+  ncclResult_t e = nccl.ncclGroupStart();
+  for (int i = 0; i < link->n && is_well(e); i++) {
+    const size_t gives = (size_t)go[i] * row, gets = (size_t)come[i] * row;
+    if (gives) e = nccl.ncclSend(in, gives, ncclUint8, i, link->comm, link->stream);
+    if (gets && is_well(e))
+      e = nccl.ncclRecv(out, gets, ncclUint8, i, link->comm, link->stream);
+    if (gives) in += gives; /* a tensor without elements has no memory */
+    if (gets) out += gets;
+  }
+  const ncclResult_t ended = nccl.ncclGroupEnd();
+  return is_well(e) ? ended : e;
+}
+
 /* Gives a collective to NCCL. c->n counts elements of one part, as NCCL does. */
 static ncclResult_t queue(const dm_Link *link, const dm_Collective *c) {
   const ncclDataType_t type = (ncclDataType_t)type_of(c->dtype);
@@ -373,7 +391,7 @@ static ncclResult_t queue(const dm_Link *link, const dm_Collective *c) {
                               link->stream);
   case DM_COLLECTIVE_ALL_GATHER:
     return nccl.ncclAllGather(c->in, c->out, n_bytes, ncclUint8, link->comm, link->stream);
-  default: return exchange(link, c, n_bytes);
+  default: return c->sizes ? exchange_uneven(link, c, n_bytes) : exchange(link, c, n_bytes);
   }
 }
 

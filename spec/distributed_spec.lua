@@ -104,6 +104,13 @@ describe("a world of one rank", function()
     refuses("dtypes int64 and float32, wanted the same", "reduce_scatter_tensor", x, dm.arange(3))
     refuses("{} float32 does not divide into 1 parts", "all_to_all_single", dm.tensor(1.5),
       dm.tensor(2.5))
+    for text, splits in pairs{
+      ["output_split_sizes has 1 elements with the sum 2, wanted 1 and 3"] = {{2}, {3}},
+      ["input_split_sizes has 2 elements with the sum 3, wanted 1 and 3"] = {{3}, {1, 2}},
+      ["input_split_sizes%[1%] is %-3, wanted a number of rows"] = {nil, {-3}},
+    } do refuses(text, "all_to_all_single", dm.zeros(3), x, splits[1], splits[2]) end
+    refuses("an output {3, 1} float32 for {3} float32, wanted the same dims behind the first",
+      "all_to_all_single", dm.zeros(3, 1), x, {3}, {3})
     refuses("no list, wanted scatter_list of 1 on the rank src", "scatter", x)
     refuses("element 1 of scatter_list is {2} float32, wanted {3} float32", "scatter", x,
       {dm.ones(2)})

@@ -115,6 +115,38 @@ local function check_moves(dtype, shape)
   equal(out, dm.stack(wanted), "all_to_all_single " .. what)
 end
 
+-- Rank r gives (r + i) % 3 + 1 rows to rank i, and none where that is 3.
+local function rows_of(r, i) return ((r + i) % 3 + 1) % 3 end
+
+local function check_uneven(dtype, width)
+  local gives, wants, parts, wanted, total = {}, {}, {}, {}, 0
+  for r = 0, n - 1 do
+    gives[r + 1], wants[r + 1] = rows_of(rank, r), rows_of(r, rank)
+    parts[r + 1] = made(rank * n + r, dtype, {gives[r + 1], width})
+    wanted[r + 1] = made(r * n + rank, dtype, {wants[r + 1], width})
+    total = total + wants[r + 1]
+  end
+  local x, y = strided(dm.cat(parts)), strided(dm.zeros({total, width}, {dtype = dtype}))
+  assert(dist.all_to_all_single(y, x, wants, gives) == y)
+  equal(y, dm.cat(wanted), "uneven all_to_all_single")
+  local z = dm.zeros_like(y)
+  local h = dist.all_to_all_single(z, x, wants, gives, {async_op = true})
+  assert(h:wait() == z)
+  equal(z, dm.cat(wanted), "uneven all_to_all_single")
+  local even, other = {}, {}
+  for r = 0, n - 1 do even[r + 1], other[r + 1] = 2, r == 0 and 3 or 2 end
+  local own, before = made(rank, dtype, {2 * n, width}), made(9, dtype, {2 * n + 1, width})
+  equal(dist.all_to_all_single(own:zeros_like(), own, {input_split_sizes = even}),
+    dist.all_to_all_single(own:zeros_like(), own), "all_to_all_single by a list of equal sizes")
+  -- the last rank wants a row more of rank 0
+  local is_last = rank == n - 1
+  local out = is_last and before:clone() or own:clone()
+  local ok, why = pcall(dist.all_to_all_single, out, own, is_last and other or even, even)
+  assert(not ok and why:find(("all_to_all_single: rank 0 gives rank %d %d elements, which wants %d")
+    :format(n - 1, 2 * width, 3 * width), 1, true), why)
+  equal(out, is_last and before or own, "an output that does not fit")
+end
+
 -- Around the ring, blocking one way and not the other.
 local function check_messages(dtype, shape)
   if n == 1 then return end
@@ -250,6 +282,9 @@ local function run(n_host)
       check_moves(dtype, shape)
       check_messages(dtype, shape)
     end
+  end
+  for _, dtype in ipairs{"bool", "int8", "bfloat16", "float64"} do
+    for _, width in ipairs{1, 3, 700} do check_uneven(dtype, width) end
   end
   check_async()
   check_groups()

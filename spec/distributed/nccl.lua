@@ -98,6 +98,16 @@ local function check_moves(dtype, list)
   end
   same(dist.all_to_all_single(zeros:clone(), dm.stack(sent):to(device)), dm.stack(wanted),
     "all_to_all_single of " .. dtype)
+  local goes, comes, rows, wants = {}, {}, {}, {} -- rank r gives (r + i) % 3 rows to rank i
+  for i = 0, n - 1 do
+    goes[i + 1], comes[i + 1] = (rank + i) % 3, (rank + i) % 3
+    rows[i + 1] = made(rank, dtype, {goes[i + 1], 700})
+    wants[i + 1] = made(i, dtype, {comes[i + 1], 700})
+  end
+  local from_all = dm.cat(wants)
+  local out = from_all:zeros_like():to(device)
+  same(dist.all_to_all_single(out, dm.cat(rows):to(device), comes, goes), from_all,
+    "uneven all_to_all_single of " .. dtype)
   local y = dm.zeros_like(mine):to(device)
   local h = dist.irecv(y, (rank - 1) % n)
   dist.send(mine:to(device), (rank + 1) % n)

@@ -38,6 +38,11 @@ local CALLS = {
   function() dist.scatter(dm.ones(2), rank == 0 and {dm.ones(2), dm.ones(2)} or nil) end,
   function() dist.all_to_all_single(dm.ones(2, 3), dm.ones(2, 3)) end,
   function()
+    local x, wants = dm.full({4, 2000}, rank + 0.5), {1 + 2 * rank, 1 + 2 * rank}
+    local y = dist.all_to_all_single(dm.zeros(2 + 4 * rank, 2000), x, wants, {1, 3})
+    assert(y[1]:eq(0.5):all():item() and y[-1]:eq(1.5):all():item())
+  end,
+  function()
     local h = dist.isend(dm.full({2000}, rank + 0.5), 1 - rank)
     assert(dist.recv(dm.zeros(2000), 1 - rank)[1]:item() == 1.5 - rank)
     h:wait()

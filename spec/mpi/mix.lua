@@ -182,6 +182,42 @@ function CALLS.all_to_all_single(a)
   end
 end
 
+-- Rows that rank `from` of the group gives rank `to`: some none.
+local function rows_of(a, from, to) return (a.id + 3 * from + 5 * to + from * to) % 4 end
+
+function CALLS.all_to_all_uneven(a)
+  local gives, wants, parts, wanted, total, n = {}, {}, {}, {}, 0, #a.ranks
+  local rest = {table.unpack(a.shape, 1, math.min(#a.shape, 2))}
+  local function part(from, to)
+    return made(a.id + from, to, a.dtype, {rows_of(a, from, to), table.unpack(rest)})
+  end
+  for i = 1, n do
+    gives[i], wants[i] = rows_of(a, a.me, i), rows_of(a, i, a.me)
+    parts[i], wanted[i] = part(a.me, i), part(i, a.me)
+    total = total + wants[i]
+  end
+  local out = laid_out(dm.zeros({total, table.unpack(rest)}, {dtype = a.dtype}), a.is_strided)
+  return dist.all_to_all_single(out, laid_out(dm.cat(parts), a.is_strided), wants, gives,
+    opts(a)), function() equal(out, dm.cat(wanted), "uneven all_to_all_single") end
+end
+
+-- The last rank of the group wants an element more of the first.
+local function mismatch_of_sizes(a)
+  local n, ones = #a.ranks, {}
+  for i = 1, n do ones[i] = 1 end
+  local wants = {table.unpack(ones)}
+  if a.me == n then wants[1] = 2 end
+  local out = made(a.id, a.rank, a.dtype, {a.me == n and n + 1 or n})
+  local before = out:clone()
+  local ok, why = pcall(function()
+    local h = dist.all_to_all_single(out, dm.zeros({n}, {dtype = a.dtype}), wants, ones, opts(a))
+    if a.async_op then h:wait() end
+  end)
+  assert(not ok and why:find(("rank %d gives rank %d 1 elements, which wants 2"):format(a.ranks[1],
+    a.ranks[n]), 1, true), why)
+  equal(out, before, "the output of an exchange that differs")
+end
+
 local NAMES = {}
 for name in pairs(CALLS) do NAMES[#NAMES + 1] = name end
 table.sort(NAMES)
@@ -202,7 +238,8 @@ end
 
 -- One rank of the group calls something else: all raise, and nothing is written.
 local function mismatch(r, a)
-  local odd, way = r:pick(a.ranks), r:pick{"shape", "dtype", "op", "name", "root"}
+  local odd, way = r:pick(a.ranks), r:pick{"shape", "dtype", "op", "name", "root", "sizes"}
+  if way == "sizes" then return mismatch_of_sizes(a) end
   local x = made(a.id, a.rank, a.dtype, a.shape)
   local is_odd = a.rank == odd
   if is_odd and way == "shape" then x = x:unsqueeze(1) end

@@ -19,9 +19,17 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef enum Kind { ALL_REDUCE, BCAST, ALL_GATHER, ALL_TO_ALL, GATHER, SCATTER } Kind;
-static const char *const kinds[] = {"Iallreduce", "Ibcast",  "Iallgather",
-                                    "Ialltoall",  "Igather", "Iscatter"};
+typedef enum Kind {
+  ALL_REDUCE,
+  BCAST,
+  ALL_GATHER,
+  ALL_TO_ALL,
+  GATHER,
+  SCATTER,
+  ALL_TO_ALL_V
+} Kind;
+static const char *const kinds[] = {"Iallreduce", "Ibcast",   "Iallgather", "Ialltoall",
+                                    "Igather",    "Iscatter", "Ialltoallv"};
 
 /* What a rank gives to a collective. */
 typedef struct Part {
@@ -29,6 +37,11 @@ typedef struct Part {
   const char *in;
   char *taken, *out; /* taken: the data, where it is taken early; or NULL */
   uint64_t hash;     /* of `in` as it was posted */
+  /* of ALL_TO_ALL_V: bytes to each rank and from each; the caller's four arrays of counts and
+     offsets, and a hash of each */
+  size_t go[STANDIN_MAX], come[STANDIN_MAX];
+  const int *counts[4];
+  uint64_t counts_hash[4];
 } Part;
 
 /* A collective: the number-th of its communicator. */
@@ -36,7 +49,7 @@ typedef struct Collective {
   long number;
   Kind kind;
   int root, n_ended;
-  size_t bytes; /* of one part */
+  size_t bytes; /* of one part; 0 where parts differ */
   Part parts[STANDIN_MAX];
   struct Collective *next;
 } Collective;
@@ -422,6 +435,20 @@ static size_t parts_out(const Collective *c, int n, int index) {
   return c->kind == ALL_GATHER || c->kind == ALL_TO_ALL ? (size_t)n : 1;
 }
 
+static size_t sum_of(const size_t *sizes, int n) {
+  size_t sum = 0;
+  for (int i = 0; i < n; i++) sum += sizes[i];
+  return sum;
+}
+static size_t bytes_in(const Collective *c, int n, int index) {
+  if (c->kind == ALL_TO_ALL_V) return sum_of(c->parts[index].go, n);
+  return parts_in(c, n, index) * c->bytes;
+}
+static size_t bytes_out(const Collective *c, int n, int index) {
+  if (c->kind == ALL_TO_ALL_V) return sum_of(c->parts[index].come, n);
+  return parts_out(c, n, index) * c->bytes;
+}
+
 /* Whether a rank needs what another one gives. */
 static bool needs(const Collective *c, int index, int other) {
   if (c->kind == BCAST || c->kind == SCATTER) return other == c->root;
@@ -431,6 +458,8 @@ static bool needs(const Collective *c, int index, int other) {
 static long long sent_by(const Collective *c, int n, int index) {
   const long long bytes = (long long)c->bytes;
   if (n == 1) return 0;
+  if (c->kind == ALL_TO_ALL_V)
+    return (long long)(bytes_in(c, n, index) - c->parts[index].go[index]);
   if (c->kind == ALL_REDUCE) return bytes;
   if (c->kind == BCAST || c->kind == SCATTER) return index == c->root ? bytes * (n - 1) : 0;
   if (c->kind == GATHER) return index == c->root ? 0 : bytes;
@@ -454,8 +483,25 @@ static Collective *next_collective(MPI_Comm comm, int index, Kind kind, int root
   return *at;
 }
 
-static int post(Kind kind, const void *in, void *out, int n, MPI_Datatype type, int root,
-                MPI_Comm comm, MPI_Request *r) {
+/* Takes the counts and offsets, in units of the type, of parts that lie one after the other. */
+static void take_counts(Part *p, int n, size_t unit, const int *const lists[4]) {
+  for (int k = 0; k < 4; k++) {
+    p->counts[k] = lists[k];
+    p->counts_hash[k] = hash_of((const char *)lists[k], sizeof(int) * (size_t)n);
+  }
+  for (int side = 0; side < 2; side++) {
+    int at = 0;
+    for (int i = 0; i < n; i++) {
+      if (lists[2 * side + 1][i] != at) breach("parts with gaps");
+      at += lists[2 * side][i];
+      (side ? p->come : p->go)[i] = (size_t)lists[2 * side][i] * unit;
+    }
+  }
+}
+
+/* lists: the counts and offsets of ALL_TO_ALL_V; else NULL. */
+static int post(Kind kind, const void *in, void *out, int n, const int *const lists[4],
+                MPI_Datatype type, int root, MPI_Comm comm, MPI_Request *r) {
   char name[32];
   const size_t bytes = (size_t)n * type->bytes;
   snprintf(name, sizeof name, "MPI_%s", kinds[kind]);
@@ -469,8 +515,8 @@ static int post(Kind kind, const void *in, void *out, int n, MPI_Datatype type, 
   if (!type->is_committed) breach("%s: a type that is not committed", name);
   Collective *c = next_collective(comm, index, kind, root, bytes);
   Part *p = &c->parts[index];
-  const size_t n_in = parts_in(c, comm->n, index) * bytes;
-  const size_t n_out = parts_out(c, comm->n, index) * bytes;
+  if (lists) take_counts(p, comm->n, type->bytes, lists);
+  const size_t n_in = bytes_in(c, comm->n, index), n_out = bytes_out(c, comm->n, index);
   if (n_in && n_out && (const char *)in < (char *)out + n_out &&
       (char *)out < (const char *)in + n_in)
     breach("rank %d: %s with buffers that overlap", me, name);
@@ -487,9 +533,28 @@ static int post(Kind kind, const void *in, void *out, int n, MPI_Datatype type, 
   return MPI_SUCCESS;
 }
 
+/* The same of ALL_TO_ALL_V. */
+static void bring_uneven(const Collective *c, int n, int index) {
+  const Part *p = &c->parts[index];
+  char *to = p->out;
+  for (int i = 0; i < n; i++) {
+    const Part *other = &c->parts[i];
+    const char *from = other->taken ? other->taken : other->in;
+    if (other->go[index] != p->come[i])
+      breach("rank %d gives rank %d %zu bytes, which wants %zu", i, index, other->go[index],
+             p->come[i]);
+    else if (p->come[i]) memcpy(to, from + sum_of(other->go, index), p->come[i]);
+    if (p->come[i]) to += p->come[i];
+  }
+}
+
 /* Brings to a rank what the others give. */
 static void bring(const Collective *c, int n, int index) {
   const Part *p = &c->parts[index];
+  if (c->kind == ALL_TO_ALL_V) {
+    bring_uneven(c, n, index);
+    return;
+  }
   if (!parts_out(c, n, index)) return;
   for (int i = 0; i < n; i++) {
     const Part *other = &c->parts[i];
@@ -519,7 +584,10 @@ static bool collective_ends(MPI_Comm comm, Collective *c, int index) {
   p->has_copied = true;
   for (int i = 0; i < comm->n && !p->taken; i++)
     if (needs(c, i, index) && !c->parts[i].has_copied) return false;
-  check_unchanged(index, p->in, parts_in(c, comm->n, index) * c->bytes, p->hash);
+  check_unchanged(index, p->in, bytes_in(c, comm->n, index), p->hash);
+  for (int k = 0; k < 4 && p->counts[k]; k++)
+    check_unchanged(index, (const char *)p->counts[k], sizeof(int) * (size_t)comm->n,
+                    p->counts_hash[k]);
   p->has_ended = true;
   if (++c->n_ended < comm->n) return true;
   for (int i = 0; i < comm->n; i++) free(c->parts[i].taken);
@@ -533,31 +601,38 @@ static bool collective_ends(MPI_Comm comm, Collective *c, int index) {
 int MPI_Iallreduce(const void *in, void *out, int n, MPI_Datatype type, MPI_Op op,
                    MPI_Comm comm, MPI_Request *r) {
   (void)op;
-  return post(ALL_REDUCE, in, out, n, type, 0, comm, r);
+  return post(ALL_REDUCE, in, out, n, NULL, type, 0, comm, r);
 }
 int MPI_Ibcast(void *buffer, int n, MPI_Datatype type, int root, MPI_Comm comm,
                MPI_Request *r) {
-  return post(BCAST, NULL, buffer, n, type, root, comm, r);
+  return post(BCAST, NULL, buffer, n, NULL, type, root, comm, r);
 }
 int MPI_Iallgather(const void *in, int n, MPI_Datatype type, void *out, int n_out,
                    MPI_Datatype type_out, MPI_Comm comm, MPI_Request *r) {
   (void)n_out, (void)type_out;
-  return post(ALL_GATHER, in, out, n, type, 0, comm, r);
+  return post(ALL_GATHER, in, out, n, NULL, type, 0, comm, r);
 }
 int MPI_Ialltoall(const void *in, int n, MPI_Datatype type, void *out, int n_out,
                   MPI_Datatype type_out, MPI_Comm comm, MPI_Request *r) {
   (void)n_out, (void)type_out;
-  return post(ALL_TO_ALL, in, out, n, type, 0, comm, r);
+  return post(ALL_TO_ALL, in, out, n, NULL, type, 0, comm, r);
+}
+int MPI_Ialltoallv(const void *in, const int *n, const int *offsets, MPI_Datatype type,
+                   void *out, const int *n_out, const int *offsets_out, MPI_Datatype type_out,
+                   MPI_Comm comm, MPI_Request *r) {
+  const int *const lists[4] = {n, offsets, n_out, offsets_out};
+  (void)type_out;
+  return post(ALL_TO_ALL_V, in, out, 0, lists, type, 0, comm, r);
 }
 int MPI_Igather(const void *in, int n, MPI_Datatype type, void *out, int n_out,
                 MPI_Datatype type_out, int root, MPI_Comm comm, MPI_Request *r) {
   (void)n_out, (void)type_out;
-  return post(GATHER, in, out, n, type, root, comm, r);
+  return post(GATHER, in, out, n, NULL, type, root, comm, r);
 }
 int MPI_Iscatter(const void *in, int n, MPI_Datatype type, void *out, int n_out,
                  MPI_Datatype type_out, int root, MPI_Comm comm, MPI_Request *r) {
   (void)n_out, (void)type_out;
-  return post(SCATTER, in, out, n, type, root, comm, r);
+  return post(SCATTER, in, out, n, NULL, type, root, comm, r);
 }
 
 /* ---- messages ---- */

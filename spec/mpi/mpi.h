@@ -67,6 +67,9 @@ int MPI_Iallgather(const void *in, int n, MPI_Datatype type, void *out, int n_ou
                    MPI_Datatype type_out, MPI_Comm comm, MPI_Request *r);
 int MPI_Ialltoall(const void *in, int n, MPI_Datatype type, void *out, int n_out,
                   MPI_Datatype type_out, MPI_Comm comm, MPI_Request *r);
+int MPI_Ialltoallv(const void *in, const int *n, const int *offsets, MPI_Datatype type,
+                   void *out, const int *n_out, const int *offsets_out, MPI_Datatype type_out,
+                   MPI_Comm comm, MPI_Request *r);
 int MPI_Igather(const void *in, int n, MPI_Datatype type, void *out, int n_out,
                 MPI_Datatype type_out, int root, MPI_Comm comm, MPI_Request *r);
 int MPI_Iscatter(const void *in, int n, MPI_Datatype type, void *out, int n_out,

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #endif
 
+#include "base/alloc.h"
 #include "bind/bind.h"
 #include "core/copy.h"
 #include "dist/bucket.h"
@@ -21,9 +22,10 @@ static const char work_class[] = "demilune.Work", guard_class[] = "demilune.Worl
 static const char waiter_key = 0; /* only its address counts */
 
 /* The names of dm_WorkKind and dm_RankOp. */
-static const char *const kinds[] = {
-    "barrier", "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather",
-    "scatter", "all_to_all", "send",      "recv",   "new_group",  "connect",        NULL};
+static const char *const kinds[] = {"barrier",    "all_reduce",     "broadcast", "reduce",
+                                    "all_gather", "reduce_scatter", "gather",    "scatter",
+                                    "all_to_all", "exchange",       "send",      "recv",
+                                    "new_group",  "connect",        NULL};
 static const char *const rank_ops[] = {"sum",     "avg",  "min", "max",
                                        "product", "band", "bor", NULL};
 
@@ -225,6 +227,7 @@ static const Tensors wanted[] = {
     [DM_WORK_GATHER] = {1, N_PARTS, 1, 0},
     [DM_WORK_SCATTER] = {N_PARTS, 1, 0, 1},
     [DM_WORK_ALL_TO_ALL] = {N_PARTS, N_PARTS, N_PARTS, N_PARTS},
+    [DM_WORK_EXCHANGE] = {1, 1, 1, 1}, /* whose sizes give_sizes checks */
     [DM_WORK_SEND] = {1, 0, 1, 0},
     [DM_WORK_RECEIVE] = {1, 0, 1, 0},
     [DM_WORK_SPLIT] = {0},
@@ -255,6 +258,12 @@ static void check_work_is_sound(lua_State *L, const dm_Work *w) {
   const dm_Tensor *one = w->in ? w->in : w->out;
   const bool by_link = one && dm_link_takes(w->group, w->kind, w->op, one);
   const dm_Device dev = by_link ? w->group->device : (dm_Device){.type = DM_CPU};
+  if (w->kind == DM_WORK_EXCHANGE) {
+    int64_t out = -1;
+    luaL_argcheck(L, is_parts(w->in, dev, 1, n, &part), 5, "no such parts");
+    luaL_argcheck(L, is_parts(w->out, dev, 1, n, &out), 6, "no such parts");
+    return;
+  }
   luaL_argcheck(L, is_parts(w->in, dev, is_peer ? t->in : t->in_else, n, &part), 5,
                 "no such parts");
   luaL_argcheck(L, is_parts(w->out, dev, is_peer ? t->out : t->out_else, n, &part), 6,
@@ -262,9 +271,35 @@ static void check_work_is_sound(lua_State *L, const dm_Work *w) {
   luaL_argcheck(L, !w->in || !w->out || w->in->dtype == w->out->dtype, 6, "of another dtype");
 }
 
-/* _dist_post(kind, group, peer = 0, op or nil, in or nil, out or nil, name, key, line) -> a
-   work. The tensors are dense, on the CPU, or on their device where _dist_takes says so; of
-   new_group the group is the new one, and `in` of connect is a tensor on the device. */
+/* Gives a work the sizes of its parts: the list at 10, rows that go to each rank and that come
+   from each; at 11 the elements of a row. */
+static void take_sizes(lua_State *L, dm_Work *w) {
+  enum { MOST = 65536 };
+  const int n = w->group->n;
+  luaL_checktype(L, 10, LUA_TTABLE);
+  luaL_argcheck(L, n <= MOST && luaL_len(L, 10) == 2 * n, 10, "no size for each part");
+  w->row = luaL_checkinteger(L, 11);
+  luaL_argcheck(L, w->row >= 0, 11, "below 0");
+  w->sizes = dm_alloc(2 * n * (int64_t)sizeof *w->sizes);
+  if (!w->sizes) dm_raise_text(L, "%s: out of memory", luaL_checkstring(L, 7));
+  for (int side = 0; side < 2; side++) {
+    const dm_Tensor *t = side ? w->out : w->in;
+    int64_t left = !t ? 0 : w->row ? t->numel / w->row : INT64_MAX;
+    for (int i = 0; i < n; i++) {
+      lua_rawgeti(L, 10, side * n + i + 1);
+      const lua_Integer rows = lua_tointeger(L, -1);
+      lua_pop(L, 1);
+      luaL_argcheck(L, rows >= 0 && rows <= left, 10, "beyond the tensor");
+      w->sizes[side * n + i] = rows;
+      left -= rows;
+    }
+  }
+}
+
+/* _dist_post(kind, group, peer = 0, op or nil, in or nil, out or nil, name, key, line, sizes,
+   row: the last two of exchange alone) -> a work. The tensors are dense, on the CPU, or on
+   their device where _dist_takes says so; of new_group the group is the new one, and `in` of
+   connect is a tensor on the device. */
 static int post(lua_State *L) {
   dm_enter(L);
   check_open(L);
@@ -289,6 +324,7 @@ static int post(lua_State *L) {
     w->in = taken(L, 5);
     w->out = taken(L, 6);
   }
+  if (kind == DM_WORK_EXCHANGE) take_sizes(L, w);
   check_work_is_sound(L, w);
   if (w->in && w->out && w->in->storage == w->out->storage) DM_CHECK(L, part_from_out(w));
   w->header.n_bytes = w->in ? dm_tensor_bytes(w->in) : 0;

@@ -37,7 +37,10 @@ typedef struct dm_Collective {
   dm_CollectiveKind kind;
   dm_CollectiveOp op; /* of a reduction */
   dm_DType dtype;
-  int64_t n; /* elements of one part */
+  int64_t n; /* elements of one part; of a row, where there are sizes */
+  /* of ALL_TO_ALL whose parts differ: of n ranks, rank j gets sizes[j] rows, and gives
+     sizes[n + j]; else NULL */
+  const int64_t *sizes;
   const void
       *in;   /* on the device: one part, or one for each rank; NULL: this rank gives none */
   void *out; /* the same; may be `in` where both are one part */

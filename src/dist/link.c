@@ -49,6 +49,7 @@ static dm_CollectiveKind kind_of(dm_WorkKind kind) {
   case DM_WORK_REDUCE_SCATTER: return DM_COLLECTIVE_REDUCE_SCATTER;
   case DM_WORK_GATHER: return DM_COLLECTIVE_GATHER;
   case DM_WORK_SCATTER: return DM_COLLECTIVE_SCATTER;
+  case DM_WORK_EXCHANGE:
   case DM_WORK_ALL_TO_ALL: return DM_COLLECTIVE_ALL_TO_ALL;
   default: return DM_N_COLLECTIVE;
   }
@@ -211,7 +212,10 @@ static dm_Collective collective_of(const dm_Work *w) {
                      .in = data_of(w->in),
                      .out = data_of(w->out),
                      .peer = w->peer,
+                     .sizes = w->sizes,
+                     .n = w->row,
                      .before = w->before};
+  if (w->sizes) return c;
   const int64_t n = w->in ? w->in->numel : w->out->numel;
   c.n = has_parts ? n / w->group->n : n;
   if (w->kind == DM_WORK_ALL_REDUCE || w->kind == DM_WORK_BROADCAST ||
@@ -229,6 +233,7 @@ static int64_t sent_by(const dm_Work *w, const dm_Collective *c) {
   const int64_t n = w->group->n, part = c->n * dm_dtype_size(c->dtype);
   const bool is_peer = w->group->me == w->peer;
   switch (w->kind) {
+  case DM_WORK_EXCHANGE: return dm_work_uneven_sent(w);
   case DM_WORK_ALL_REDUCE: return 2 * (n - 1) * part / n;
   case DM_WORK_ALL_GATHER:
   case DM_WORK_ALL_TO_ALL:

@@ -44,6 +44,10 @@ typedef struct dm_Transport {
    */
   dm_Request *(*post)(dm_Comm *comm, dm_Transfer transfer, const void *in, void *out,
                       int64_t n_bytes, int peer);
+  /* As ALL_TO_ALL with parts of any sizes: of n ranks, rank j gets sizes[j] rows of `row`
+     bytes, and gives sizes[n + j]. */
+  dm_Request *(*post_uneven)(dm_Comm *comm, const void *in, void *out, const int64_t *sizes,
+                             int n, int64_t row);
   /* 1: done, and *r is freed and NULL; 0: not yet; -1: failed: `in` and `out` may still be read
      and written unless *r is NULL. */
   int (*test)(dm_Request **r);

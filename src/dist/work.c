@@ -10,7 +10,7 @@
 enum { MOST_NAMED = 8 }; /* ranks that a message tells of */
 
 /* The steps. */
-enum { AGREE, COMPARE, EXPLAIN, FIRST, SECOND, THIRD, REFUSE, MEET, MET };
+enum { AGREE, COMPARE, EXPLAIN, FIRST, SECOND, THIRD, REFUSE, MEET, MET, SIZES };
 
 void dm_work_ref(dm_Work *w) { atomic_fetch_add(&w->refs, 1); }
 
@@ -21,6 +21,8 @@ void dm_work_unref(dm_Work **w) {
     dm_tensor_unref(&(*w)->a);
     dm_tensor_unref(&(*w)->b);
     dm_free((*w)->headers);
+    dm_free((*w)->sizes);
+    dm_free((*w)->all_sizes);
     if ((*w)->drop) (*w)->drop(*w);
     dm_free(*w);
   }
@@ -348,9 +350,67 @@ static void move(dm_Work *w, const dm_Transport *t, dm_Transfer transfer, int64_
                  data_of(into_in ? w->in : w->out), n_bytes);
 }
 
+/* Tells the other ranks how much this one gives to each, and wants of each. */
+static void tell_sizes(dm_Work *w, const dm_Transport *t) {
+  const int64_t bytes = 2 * w->group->n * (int64_t)sizeof *w->sizes;
+  w->all_sizes = dm_alloc(w->group->n * bytes);
+  if (!w->all_sizes) dm_work_break(w, "out of memory for the sizes of all ranks' parts");
+  else dm_work_post(w, t, SIZES, DM_TRANSFER_ALL_GATHER, w->sizes, w->all_sizes, bytes);
+}
+
+/* Whether all ranks want what they get; else all of them fail. *total: rows of all ranks. */
+static bool sizes_agree(dm_Work *w, int64_t *total) {
+  const int n = w->group->n;
+  char text[DM_FAILURE_TEXT];
+  *total = 0;
+  for (int i = 0; i < n; i++) {
+    for (int k = 0; k < n; k++) {
+      const int64_t gives = w->all_sizes[2 * n * i + k],
+                    wants = w->all_sizes[2 * n * k + n + i];
+      *total += gives;
+      if (gives == wants) continue;
+      snprintf(text, sizeof text, "rank %d gives rank %d %lld elements, which wants %lld",
+               w->group->ranks[i], w->group->ranks[k], (long long)(gives * w->row),
+               (long long)(wants * w->row));
+      fail(w, text);
+      return false;
+    }
+  }
+  return true;
+}
+
+int64_t dm_work_uneven_sent(const dm_Work *w) {
+  int64_t rows = 0;
+  for (int i = 0; i < w->group->n; i++) rows += i == w->group->me ? 0 : w->sizes[i];
+  return rows * w->row * dm_dtype_size(w->in->dtype);
+}
+
+/* Exchanges the parts, unless no rank has any. */
+static void exchange(dm_Work *w, const dm_Transport *t) {
+  int64_t total;
+  if (!sizes_agree(w, &total)) return;
+  if (total * w->row == 0) {
+    end(w);
+  } else if (w->by_link) {
+    w->step = DM_WORK_LINKING;
+  } else {
+    const int64_t sent = dm_work_uneven_sent(w);
+    w->step = THIRD;
+    w->n_moving = sent;
+    w->n_sent += sent;
+    w->request = t->post_uneven(w->group->comm, data_of(w->in), data_of(w->out), w->sizes,
+                                w->group->n, w->row * dm_dtype_size(w->in->dtype));
+    if (!w->request) dm_work_break(w, t->text());
+  }
+}
+
 static void first(dm_Work *w, const dm_Transport *t) {
   const int64_t in = w->in ? dm_tensor_bytes(w->in) : 0,
                 out = w->out ? dm_tensor_bytes(w->out) : 0;
+  if (w->kind == DM_WORK_EXCHANGE) {
+    tell_sizes(w, t);
+    return;
+  }
   if (w->by_link || w->kind == DM_WORK_CONNECT) {
     w->step = DM_WORK_LINKING;
     return;
@@ -361,6 +421,7 @@ static void first(dm_Work *w, const dm_Transport *t) {
   }
   switch (w->kind) {
   case DM_WORK_CONNECT:
+  case DM_WORK_EXCHANGE:
   case DM_WORK_BARRIER: end(w); break;
   case DM_WORK_SPLIT: split(w, t); break;
   case DM_WORK_ALL_REDUCE:
@@ -403,6 +464,7 @@ bool dm_work_advance(dm_Work *w, const dm_Transport *t) {
     w->group->near->works = w->group->near->all[0] == 1;
     w->step = FIRST;
     break;
+  case SIZES: exchange(w, t); break;
   case DM_WORK_LINKING: break; /* link.c goes on */
   default: refuse(w); break;
   }

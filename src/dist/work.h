@@ -6,6 +6,9 @@
    and all of them fail with the same text. A message between two ranks carries its description
    before the data.
 
+   Where ranks exchange parts of any sizes each tells the others what it gives and wants, and
+   all of them fail where these differ.
+
    A reduction sends slice j of each rank to rank j, which combines the slices in the order of
    the ranks (reduce.h), and gathers the results; a rank then sends 2 (n - 1) / n of the
    tensor's bytes, as by a ring. A small one gathers everything everywhere, in one step, and
@@ -40,6 +43,7 @@ typedef enum dm_WorkKind {
   DM_WORK_GATHER,         /* in; out: on rank `peer` only */
   DM_WORK_SCATTER,        /* in: on rank `peer` only; out */
   DM_WORK_ALL_TO_ALL,     /* in, out */
+  DM_WORK_EXCHANGE,       /* in, out: parts of sizes that the ranks tell one another first */
   DM_WORK_SEND,           /* in, to rank `peer` */
   DM_WORK_RECEIVE,        /* in: written */
   DM_WORK_SPLIT,          /* makes the group */
@@ -84,8 +88,11 @@ typedef struct dm_Work {
   uint64_t hash[2], least[2];
   dm_Tensor *a, *b; /* owned: bytes of slices that go and come; or NULL */
   int64_t slice;    /* elements of a slice */
-  int64_t number;   /* of the collective in its group, from 1; 0: a message */
-  double posted;    /* seconds */
+  /* of DM_WORK_EXCHANGE, owned: (2n) rows that go to each rank, and that come from each; (n,
+     2n) those of all ranks; elements of a row */
+  int64_t *sizes, *all_sizes, row;
+  int64_t number; /* of the collective in its group, from 1; 0: a message */
+  double posted;  /* seconds */
   _Atomic double deadline;
   double warn_at; /* then a report says who is missing; infinite: no more. The thread's own */
   int64_t n_sent, n_direct; /* bytes; of these, that went from memory to memory */
@@ -119,6 +126,8 @@ bool dm_work_advance(dm_Work *w, const dm_Transport *t);
 /* Posts a transfer of the work, to go on with that step when it is done. */
 void dm_work_post(dm_Work *w, const dm_Transport *t, int next, dm_Transfer transfer,
                   const void *in, void *out, int64_t n_bytes);
+/* Bytes that this rank gives to others by a work DM_WORK_EXCHANGE. */
+int64_t dm_work_uneven_sent(const dm_Work *w);
 /* Ends it with that failure, of which the other ranks do not know. */
 void dm_work_break(dm_Work *w, const char *text);
 /* True where `later` may not begin before w has ended: their order has to be the same on all

@@ -4,9 +4,14 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
+local dense = require "demilune.distributed.dense"
+local exchange = require "demilune.distributed.exchange"
 local world = require "demilune.distributed.world"
 
 local collectives = {}
+
+local text_of, to_read, to_write = dense.text_of, dense.to_read, dense.to_write
+local stay, new_parts = dense.stay, dense.new_parts
 
 local OPS = "op: 'sum'|'avg'|'min'|'max'|'product'|'band'|'bor' = 'sum'"
 local GROUP, ASYNC = "group?: group", "async_op: boolean = false"
@@ -16,8 +21,6 @@ local function signature(name, ...)
 end
 
 -- ---- checks ----
-
-local function text_of(x) return ("%s %s"):format(tostring(x.shape), x.dtype) end
 
 local function check_op(name, x, op)
   local is_float = dtypes.of[x.dtype].kind == "float"
@@ -39,33 +42,7 @@ local function check_sizes(name, n, large, small, what)
   end
 end
 
--- x for C to read: dense, on x's device where it stays, else on the CPU.
-local function to_read(x, stays) return (core._dist_dense(x, stays)) end
-
--- A dense tensor for C to write, and a function that copies it into x.
-local function to_write(name, x, stays)
-  local dense, is_shared, overlaps = core._dist_dense(x, stays)
-  if overlaps then
-    caller.raise("%s: elements of the tensor share memory; hint: x:contiguous()", name)
-  end
-  return dense, function()
-    if not is_shared then x:detach():copy_(dense) end
-    return x
-  end
-end
-
--- Whether a call with an input and an output goes from their device, by NCCL.
-local function stay(name, group, kind, op, input, output)
-  return input.device == output.device and world.stays(name, group, kind, op, input)
-end
-
 local function nothing() end
-
--- An uninitialized tensor for n parts like x, on x's device where they stay, else on the CPU.
-local function new_parts(n, x, stays)
-  return core.empty({n, table.unpack(x.shape)}, {dtype = x.dtype,
-    device = stays and x.device or "cpu"})
-end
 
 -- The least or largest elements of the tensors of all ranks, into x: NCCL's own drop NaN. Only
 -- where x's device can gather.
@@ -130,9 +107,9 @@ function collectives.all_reduce(...)
     and world.stays("all_reduce", group, "all_gather", nil, x) then
     return gathered_extreme(x, group, o)
   end
-  local dense, bring = to_write("all_reduce", x, stays)
+  local flat, bring = to_write("all_reduce", x, stays)
   return world.run({kind = "all_reduce", name = "all_reduce", group = group, op = o.op,
-    stays = stays, input = dense, key = ("(%s) %s"):format(o.op, text_of(x))}, o.async_op, bring)
+    stays = stays, input = flat, key = ("(%s) %s"):format(o.op, text_of(x))}, o.async_op, bring)
 end
 
 local bind_broadcast = signature("broadcast", "tensor: tensor", "src: integer", GROUP, ASYNC)
@@ -148,9 +125,9 @@ function collectives.broadcast(...)
   local x, group = o.tensor, world.group("broadcast", o.group)
   local peer = world.index("broadcast", "src", group, o.src)
   local stays = world.stays("broadcast", group, "broadcast", nil, x)
-  local dense, bring = to_write("broadcast", x, stays)
+  local flat, bring = to_write("broadcast", x, stays)
   return world.run({kind = "broadcast", name = "broadcast", group = group, peer = peer,
-    stays = stays, input = dense, key = ("from rank %d, %s"):format(o.src, text_of(x))},
+    stays = stays, input = flat, key = ("from rank %d, %s"):format(o.src, text_of(x))},
     o.async_op, bring)
 end
 
@@ -170,10 +147,10 @@ function collectives.reduce(...)
   local peer = world.index("reduce", "dst", group, o.dst)
   check_op("reduce", x, o.op)
   local stays = world.stays("reduce", group, "reduce", o.op, x)
-  local dense, bring = to_write("reduce", x, stays)
+  local flat, bring = to_write("reduce", x, stays)
   return world.run({kind = "reduce", name = "reduce", group = group, peer = peer, op = o.op,
     stays = stays,
-    input = dense, key = ("(%s) to rank %d, %s"):format(o.op, o.dst, text_of(x))}, o.async_op,
+    input = flat, key = ("(%s) to rank %d, %s"):format(o.op, o.dst, text_of(x))}, o.async_op,
     bring)
 end
 
@@ -211,9 +188,9 @@ function collectives.all_gather_into_tensor(...)
   local group = world.group(name, o.group)
   check_sizes(name, #group.ranks, o.output_tensor, o.input_tensor, "an output")
   local stays = stay(name, group, "all_gather", nil, o.input_tensor, o.output_tensor)
-  local dense, bring = to_write(name, o.output_tensor, stays)
+  local flat, bring = to_write(name, o.output_tensor, stays)
   return world.run({kind = "all_gather", name = name, group = group, stays = stays,
-    input = to_read(o.input_tensor, stays), output = dense, key = text_of(o.input_tensor)},
+    input = to_read(o.input_tensor, stays), output = flat, key = text_of(o.input_tensor)},
     o.async_op, bring)
 end
 
@@ -234,9 +211,9 @@ function collectives.reduce_scatter_tensor(...)
   check_op(name, o.input, o.op)
   check_sizes(name, #group.ranks, o.input, o.output, "an input")
   local stays = stay(name, group, "reduce_scatter", o.op, o.input, o.output)
-  local dense, bring = to_write(name, o.output, stays)
+  local flat, bring = to_write(name, o.output, stays)
   return world.run({kind = "reduce_scatter", name = name, group = group, op = o.op, stays = stays,
-    input = to_read(o.input, stays), output = dense,
+    input = to_read(o.input, stays), output = flat,
     key = ("(%s) %s"):format(o.op, text_of(o.input))}, o.async_op, bring)
 end
 
@@ -300,37 +277,58 @@ function collectives.scatter(...)
   elseif o.scatter_list and #o.scatter_list > 0 then
     caller.raise("scatter: scatter_list is for rank %d, which is src", o.src)
   end
-  local dense, bring = to_write("scatter", x, stays)
+  local flat, bring = to_write("scatter", x, stays)
   return world.run({kind = "scatter", name = "scatter", group = group, peer = peer, input = parts,
     stays = stays,
-    output = dense, key = ("from rank %d, %s"):format(o.src, text_of(x))}, o.async_op, bring)
+    output = flat, key = ("from rank %d, %s"):format(o.src, text_of(x))}, o.async_op, bring)
 end
 
-local bind_all_to_all = signature("all_to_all_single", "output: tensor", "input: tensor", GROUP,
-  ASYNC)
+local bind_all_to_all = signature("all_to_all_single", "output: tensor", "input: tensor",
+  "output_split_sizes?: list", "input_split_sizes?: list", GROUP, ASYNC)
 
 --- Cuts the input's first dim into a part for each rank, and puts the parts that come from the
---- ranks one after the other.
----@param output demilune.Tensor like the input; written
----@param input demilune.Tensor (d1, ...), d1 a multiple of the number of ranks
+--- ranks one after the other. The parts are equal unless sizes are given, on all ranks; the ranks
+--- compare them, and where one gives another what it does not want all of them raise.
+---@param output demilune.Tensor like the input; with sizes, (rows that come, ...); written
+---@param input demilune.Tensor (d1, ...), d1 a multiple of the number of ranks; with sizes, (rows
+--- that go, ...)
+---@param output_split_sizes? integer[] rows from each rank; where the other list alone is given, as
+--- many from each
+---@param input_split_sizes? integer[] rows to each rank; where the other list alone is given, as
+--- many to each
 ---@param group? demilune.distributed.Group all ranks by default
 ---@param async_op? boolean return a handle at once
 ---@return demilune.Tensor|demilune.distributed.Handle output
+---```lua
+---local dist = dm.distributed
+---dist.init_process_group()
+---local n = dist.get_world_size()
+---local sizes = {}
+---for i = 1, n do sizes[i] = 2 end
+---local x = dm.ones(2 * n, 3)
+---local y = dist.all_to_all_single(dm.empty_like(x), x, sizes, sizes)
+---dist.destroy_process_group()
+---```
 function collectives.all_to_all_single(...)
   local o = bind_all_to_all(...)
   local name = "all_to_all_single"
   local group = world.group(name, o.group)
   local n = #group.ranks
+  if o.output_split_sizes or o.input_split_sizes then
+    local goes, comes, job = exchange.rows(name, "", o.output, o.input, o.output_split_sizes,
+      o.input_split_sizes, n)
+    return exchange.run(group, o.output, o.input, goes, comes, job, o.async_op)
+  end
   check_sizes(name, 1, o.output, o.input, "an output")
   if o.input:dim() == 0 or o.input.shape[1] % n ~= 0 then
     caller.raise("%s: %s does not divide into %d parts; hint: the first dim has to", name,
       text_of(o.input), n)
   end
   local stays = stay(name, group, "all_to_all", nil, o.input, o.output)
-  local dense, bring = to_write(name, o.output, stays)
+  local flat, bring = to_write(name, o.output, stays)
   return world.run({kind = "all_to_all", name = name, group = group, stays = stays,
     input = to_read(o.input, stays),
-    output = dense, key = text_of(o.input)}, o.async_op, bring)
+    output = flat, key = text_of(o.input)}, o.async_op, bring)
 end
 
 -- ---- messages ----
@@ -362,8 +360,8 @@ local function receiver(name, is_async)
   return function(...)
     local o = bind(...)
     local group, index = partner(name, "src", o)
-    local dense, bring = to_write(name, o.tensor)
-    return world.run({kind = "recv", name = name, group = group, peer = index, input = dense,
+    local flat, bring = to_write(name, o.tensor)
+    return world.run({kind = "recv", name = name, group = group, peer = index, input = flat,
       key = text_of(o.tensor)}, is_async, bring)
   end
 end

@@ -7,6 +7,7 @@ local autograd = require "demilune.autograd"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local collectives = require "demilune.distributed.collectives"
+local exchange = require "demilune.distributed.exchange"
 local world = require "demilune.distributed.world"
 
 local nn = {}
@@ -81,14 +82,17 @@ scatter_sum = autograd.Function{
   end,
 }
 
--- (n, m), a row for each rank -> the rows that they give for this one.
+-- Parts of any sizes, goes[i] rows for rank i -> comes[i] rows of each rank, one after the other.
 trade = autograd.Function{
   name = "distributed.nn.all_to_all",
-  forward = function(ctx, x, group)
-    ctx.group = group
-    return collectives.all_to_all_single(core.empty_like(x), x, group)
+  forward = function(ctx, x, goes, comes, job, group)
+    ctx.goes, ctx.comes, ctx.job, ctx.group = goes, comes, job, group
+    local rows = 0
+    for _, size in ipairs(comes) do rows = rows + size end
+    local y = core.empty({rows, table.unpack(x.shape, 2)}, {dtype = x.dtype, device = x.device})
+    return exchange.run(group, y, x, goes, comes, job)
   end,
-  backward = function(ctx, gy) return trade(gy, ctx.group) end,
+  backward = function(ctx, gy) return trade(gy, ctx.comes, ctx.goes, ctx.job, ctx.group) end,
 }
 
 -- (d1, ...) of each rank -> (n, d1, ...) on rank dst, zeros on the others.
@@ -237,37 +241,12 @@ function nn.reduce_scatter(...)
   return written(name, o.output, scatter_sum(core.stack(o.input_list), o.op, group))
 end
 
--- How many elements the longest part of all ranks has. They tell each other what they give and
--- want, and all of them raise where it differs.
-local function longest_part(name, gives, wants, group)
-  local both = table.move(wants, 1, #wants, #gives + 1, {table.unpack(gives)})
-  local n, longest, told = #gives, 0, collectives.all_gather(core.tensor(both), group)
-  for i, list in ipairs(told) do told[i] = list:totable() end
-  for i, of in ipairs(told) do
-    for k = 1, n do
-      longest = math.max(longest, of[k])
-      if of[k] ~= told[k][n + i] then
-        caller.raise("distributed.nn.%s: rank %d gives rank %d %d elements, which wants %d", name,
-          group.ranks[i], group.ranks[k], of[k], told[k][n + i])
-      end
-    end
-  end
-  return longest
-end
-
--- Trades flat tensors of any lengths, parts[i] for rank i; sizes[i] elements come from rank i. They
--- travel as rows as long as the longest.
+-- Trades flat tensors of any lengths, parts[i] for rank i; sizes[i] elements come from rank i.
 local function trade_parts(name, parts, sizes, group)
-  local gives, rows = {}, {}
+  local gives = {}
   for i, part in ipairs(parts) do gives[i] = part:numel() end
-  local longest = longest_part(name, gives, sizes, group)
-  for i, part in ipairs(parts) do
-    local rest = core.zeros({longest - gives[i]}, {dtype = part.dtype, device = part.device})
-    rows[i] = core.cat{part, rest}
-  end
-  local out = trade(core.stack(rows), group):unbind(1)
-  for i, size in ipairs(sizes) do out[i] = out[i]:narrow(1, 1, size) end
-  return out
+  local job = {name = name, row = 1, key = parts[1].dtype}
+  return trade(core.cat(parts), gives, sizes, job, group):split(sizes)
 end
 
 local bind_all_to_all = signature("all_to_all", "output_tensor_list: list",
@@ -296,30 +275,6 @@ function nn.all_to_all(...)
   return list
 end
 
--- The rows that go to each rank: as given, or as many to each.
-local function checked_splits(name, what, splits, rows, n)
-  if not splits then
-    if rows % n ~= 0 then
-      caller.raise("distributed.nn.%s: %d rows do not divide into %d parts; hint: %s", name, rows,
-        n, what)
-    end
-    splits = {}
-    for i = 1, n do splits[i] = rows // n end
-    return splits
-  end
-  local sum = 0
-  for i = 1, n do
-    local rows_of_i = math.type(splits[i]) == "integer" and splits[i] >= 0 and splits[i]
-    sum = sum + (rows_of_i or caller.raise("distributed.nn.%s: %s[%d] is %s, wanted a number of "
-      .. "rows", name, what, i, tostring(splits[i])))
-  end
-  if sum ~= rows or #splits ~= n then
-    caller.raise("distributed.nn.%s: %s has %d elements with the sum %d, wanted %d and %d", name,
-      what, #splits, sum, n, rows)
-  end
-  return splits
-end
-
 local bind_single = signature("all_to_all_single", "output: tensor", "input: tensor",
   "output_split_sizes?: list", "input_split_sizes?: list", GROUP)
 
@@ -334,21 +289,9 @@ local bind_single = signature("all_to_all_single", "output: tensor", "input: ten
 function nn.all_to_all_single(...)
   local o, name = bind_single(...), "all_to_all_single"
   local group, input, output = world.group(name, o.group), o.input, o.output
-  if input:dim() == 0 or output:dim() ~= input:dim() then
-    caller.raise("distributed.nn.%s: an output %s for %s, wanted as many dims, one or more", name,
-      tostring(output.shape), tostring(input.shape))
-  end
-  local n, width = #group.ranks, 1
-  for d = 2, input:dim() do width = width * input.shape[d] end
-  local goes = checked_splits(name, "input_split_sizes", o.input_split_sizes, input.shape[1], n)
-  local comes = checked_splits(name, "output_split_sizes", o.output_split_sizes, output.shape[1], n)
-  local parts, sizes, first = {}, {}, 1
-  for i = 1, n do
-    parts[i], sizes[i] = input:narrow(1, first, goes[i]):reshape(-1), comes[i] * width
-    first = first + goes[i]
-  end
-  local list = trade_parts(name, parts, sizes, group)
-  return written(name, output, core.cat(list):reshape(output.shape))
+  local goes, comes, job = exchange.rows(name, "distributed.nn.", output, input,
+    o.output_split_sizes, o.input_split_sizes, #group.ranks)
+  return written(name, output, trade(input, goes, comes, job, group))
 end
 
 return nn

@@ -178,12 +178,12 @@ function world.stays(name, group, kind, op, x)
 end
 
 -- Starts what {kind =, name =, group =, peer =, op =, input =, output =, key =, stays =} describes,
--- and waits for it unless async. stays: the tensors are on the device. after() then makes the
--- result.
+-- and waits for it unless async. stays: the tensors are on the device; an exchange has sizes, and
+-- the elements of a row, too. after() then makes the result.
 function world.run(job, is_async, after)
   local key = (job.key or "") .. (job.stays and " on cuda" or "")
   local work = core._dist_post(job.kind, job.group.index, job.peer, job.op, job.input, job.output,
-    job.name, key, caller.where())
+    job.name, key, caller.where(), job.sizes, job.row)
   if is_async then
     return setmetatable({work = work, name = job.name, after = after}, Handle)
   end

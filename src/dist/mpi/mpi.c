@@ -12,6 +12,7 @@
 
 struct dm_Request {
   MPI_Request of;
+  int counts[]; /* of MPI_Ialltoallv: counts and offsets of what goes, and of what comes */
 };
 struct dm_Comm {
   MPI_Comm of;
@@ -154,6 +155,49 @@ static dm_Request *mpi_post(dm_Comm *comm, dm_Transfer transfer, const void *in,
   return r;
 }
 
+/* Counts and offsets of n parts, in units of `unit` rows each; false: beyond what an int
+ * counts.
+ */
+static bool count_parts(int *counts, const int64_t *sizes, int n, int64_t unit) {
+  int64_t at = 0;
+  for (int i = 0; i < n; i++) {
+    if (at + sizes[i] * unit > INT_MAX) return false;
+    counts[i] = (int)(sizes[i] * unit);
+    counts[n + i] = (int)at;
+    at += counts[i];
+  }
+  return true;
+}
+
+/* Counts bytes, or rows where there are more bytes than an int counts. */
+static dm_Request *mpi_post_uneven(dm_Comm *comm, const void *in, void *out,
+                                   const int64_t *sizes, int n, int64_t row) {
+  MPI_Datatype type = MPI_BYTE;
+  dm_Request *r = calloc(1, sizeof *r + 4 * sizeof(int) * (size_t)n);
+  if (!r) {
+    snprintf(failure, sizeof failure, "out of memory");
+    return NULL;
+  }
+  int *go = r->counts, *come = go + 2 * n;
+  const bool by_row = !count_parts(go, sizes, n, row) || !count_parts(come, sizes + n, n, row);
+  bool well = true;
+  if (by_row) {
+    well = count_parts(go, sizes, n, 1) && count_parts(come, sizes + n, n, 1);
+    if (!well) snprintf(failure, sizeof failure, "more than %d rows to exchange", INT_MAX);
+    well = well && large_type(row, &type);
+  }
+  if (well) {
+    well =
+        GOOD(MPI_Ialltoallv, in, go, go + n, type, out, come, come + n, type, comm->of, &r->of);
+    if (by_row) MPI_Type_free(&type); /* MPI keeps it as long as the message needs it */
+  }
+  if (!well) {
+    free(r);
+    r = NULL;
+  }
+  return r;
+}
+
 /* Open MPI reads its sockets at every eighth look at a request alone (opal_progress, in its
    opal/runtime), and the thread naps between two tests: so many looks at each, two of them at
    the sockets. */
@@ -192,6 +236,7 @@ const dm_Transport dm_transport = {
     .notices = mpi_notices,
     .split = mpi_split,
     .post = mpi_post,
+    .post_uneven = mpi_post_uneven,
     .test = mpi_test,
     .cancel = mpi_cancel,
 };

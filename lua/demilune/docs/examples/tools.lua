@@ -487,6 +487,10 @@ return {
     local y = dm.zeros_like(x)
     dist.all_to_all_single(y, x)   -- y[i] is x[rank + 1] of rank i - 1
     y[1]:item() == dist.get_rank() + 1  --> true
+    local sizes = {}               -- here two rows to each rank, and two from each
+    for i = 1, dist.get_world_size() do sizes[i] = 2 end
+    local rows = dm.ones(2 * #sizes, 3)
+    dist.all_to_all_single(dm.empty_like(rows), rows, sizes, sizes):eq(rows):all():item()  --> true
     dist.destroy_process_group()]],
   ["distributed.barrier"] = [[
     local dist = dm.distributed; dist.init_process_group()
