@@ -77,6 +77,7 @@ local FREE = {
   ["optim.Optimizer"] = "the base class",
   ["distributions.register_kl"] = "two classes and a function, where PyTorch decorates one",
   ["distributed.all_gather_object"] = "the value may be anything, a table too",
+  ["distributed.gather_object"] = "the value may be anything, a table too",
   ["distributed.broadcast_object"] = "the value may be anything, a table too",
   ["func.functional_call"] = "hands arguments on to its module",
   ["func.vjp"] = "hands arguments on to its function",

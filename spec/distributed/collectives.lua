@@ -200,6 +200,14 @@ local function check_groups()
   dist.barrier()
 end
 
+local FILE = "spec/distributed/collectives.lua"
+
+local function fails(words, f, ...)
+  checks = checks + 1
+  local ok, why = pcall(f, ...)
+  assert(not ok and why:find(words, 1, true), why)
+end
+
 local function check_objects()
   local _ <close> = dm.device "cpu" -- where tensors that travel in objects have to be
   local sent = {name = "x", 1.5, {true, "\0"}, t = dm.arange(3):to "bfloat16", e = dm.zeros(0, 2)}
@@ -210,6 +218,37 @@ local function check_objects()
   local list = dist.all_gather_object(("r"):rep(rank * 1000))
   for r = 0, n - 1 do assert(list[r + 1] == ("r"):rep(r * 1000)) end
   assert(dist.broadcast_object(nil, n - 1) == nil)
+  local both = dist.broadcast_object_list(rank == n - 1 and {sent, "two"} or {3, 4, 5}, n - 1)
+  assert(both[1].name == "x" and both[2] == "two" and both[3] == nil)
+  for dst = 0, n - 1 do
+    local values = dist.gather_object({rank, t = dm.full({rank, 2}, rank)}, dst)
+    assert((values ~= nil) == (rank == dst))
+    for r, value in ipairs(values or {}) do
+      assert(value[1] == r - 1)
+      equal(value.t, dm.full({r - 1, 2}, r - 1), "gather_object")
+    end
+    local given, out = {}, {}
+    for r = 1, n do given[r] = {("v"):rep(r * 100), r % 2 == 0} end
+    local value = dist.scatter_object_list(out, rank == dst and given or nil, dst)
+    assert(value == out[1] and #value[1] == rank * 100 + 100 and value[2] == (rank % 2 == 1))
+  end
+  local nothing = dist.gather_object(nil, 0)
+  assert((nothing ~= nil) == (rank == 0) and (not nothing or next(nothing) == nil))
+  fails(("broadcast_object_list: on rank %d the object.2 is a function"):format(n - 1),
+    dist.broadcast_object_list, {1, print}, n - 1)
+  fails(("gather_object: on rank %d the object is a function, wanted"):format(n - 1),
+    dist.gather_object, rank == n - 1 and print or 3)
+  fails(("scatter_object_list: rank 0 gives a list of %d values, wanted"):format(n + 1),
+    dist.scatter_object_list, {}, dm.arange(n + 1):totable())
+  fails("scatter_object_list: rank 0 gives no list, wanted", dist.scatter_object_list, {})
+  local broken = {}
+  for r = 1, n do broken[r] = r == n and io.stdout or 1 end
+  fails(("scatter_object_list: rank 0 the object is a FILE* in element %d"):format(n),
+    dist.scatter_object_list, {}, broken)
+  if n > 1 then
+    fails(("ranks do not agree: rank 0 gives gather_object to rank 0 (%s"):format(FILE),
+      dist.gather_object, 1, math.min(rank, 1))
+  end
   local ok, why = pcall(dist.broadcast_object, {f = print}, 0)
   assert(not ok and why:find("on rank 0 the object.f is a function, wanted numbers", 1, true), why)
   ok, why = pcall(dist.all_gather_object, rank == n - 1 and io.stdout or 3)

@@ -508,6 +508,24 @@ return {
     local config = dist.broadcast_object({lr = 0.1, layers = {64, 64}}, 0)
     config.lr  --> 0.1
     dist.destroy_process_group()]],
+  ["distributed.broadcast_object_list"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local list = dist.get_rank() == 0 and {"adam", {lr = 0.1}} or {}
+    dist.broadcast_object_list(list, 0)   -- all have the values of rank 0
+    list[2].lr  --> 0.1
+    dist.destroy_process_group()]],
+  ["distributed.gather_object"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local names = dist.gather_object({name = "rank " .. dist.get_rank()}, 0)
+    names and names[1].name  --> "rank 0"
+    dist.destroy_process_group()]],
+  ["distributed.scatter_object_list"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local files = {}
+    for i = 1, dist.get_world_size() do files[i] = ("part-%d.csv"):format(i) end
+    local mine = dist.scatter_object_list({}, dist.get_rank() == 0 and files or nil, 0)
+    mine == files[dist.get_rank() + 1]  --> true
+    dist.destroy_process_group()]],
   ["distributed.destroy_process_group"] = [[
     local dist = dm.distributed; dist.init_process_group()
     dist.is_initialized()  --> true
