@@ -99,6 +99,11 @@ describe("a world of one rank", function()
     refuses("dst is %-1, wanted a rank", "reduce", x, -1)
     refuses("dst is 0, this rank itself; hint: y:copy_", "send", x, 0)
     refuses("src is 0, this rank itself", "irecv", x, 0)
+    refuses("this rank is the only one of the group, wanted one that sends", "recv", x)
+    refuses("tag is %-1, wanted 0 to %d+", "send", x, 0, {tag = -1})
+    refuses("op is another function, wanted dist.isend or dist.irecv", "P2POp", print, x, 0)
+    refuses("element 2 is a number, wanted dist.P2POp%(%)", "batch_isend_irecv",
+      {dist.P2POp(dist.isend, x, 0), 3})
     refuses("{2} float32 for {3} float32; wanted an output of 1 times 3 elements",
       "all_gather_into_tensor", dm.zeros(2), x)
     refuses("dtypes int64 and float32, wanted the same", "reduce_scatter_tensor", x, dm.arange(3))

@@ -18,6 +18,14 @@ local function equal(got, wanted, what)
   error(("%s: got %s, wanted %s"):format(what, tostring(got), tostring(wanted)), 2)
 end
 
+local FILE = "spec/distributed/collectives.lua"
+
+local function fails(words, f, ...)
+  checks = checks + 1
+  local ok, why = pcall(f, ...)
+  assert(not ok and why:find(words, 1, true), why)
+end
+
 -- The tensor of a rank. Its sums have to be rounded in 16 bits, and to wrap in 8.
 local function made(of, dtype, shape)
   local count = 1
@@ -115,6 +123,59 @@ local function check_moves(dtype, shape)
   equal(out, dm.stack(wanted), "all_to_all_single " .. what)
 end
 
+-- Messages that are matched by tags, whatever their order; of any rank; in a batch.
+local function check_tags()
+  if n == 1 then return end
+  local after, before = (rank + 1) % n, (rank - 1) % n
+  local most, sent = 16383, {}
+  for i, tag in ipairs{7, 0, most, 7} do
+    sent[i] = dist.isend(dm.tensor{rank, i}, after, {tag = tag})
+  end
+  for _, case in ipairs{{most, 3}, {7, 1}, {0, 2}, {7, 4}} do
+    local y, from = dist.recv(dm.zeros(2):to "int64", {src = before, tag = case[1]})
+    equal(y, dm.tensor{before, case[2]}, "recv by a tag")
+    assert(from == before)
+  end
+  for _, h in ipairs(sent) do h:wait() end
+  -- rank 0 receives three messages of each rank: the first of rank 1 is asked for by name
+  if rank == 0 then
+    local handles, seen = {dist.irecv(dm.zeros(2):to "int64", 1, {tag = 3})}, {}
+    for i = 2, 3 * (n - 1) do
+      handles[i] = dist.irecv(dm.zeros(2):to "int64", {tag = 3})
+    end
+    for i, h in ipairs(handles) do
+      local y, from = h:wait()
+      seen[from] = (seen[from] or 0) + 1
+      equal(y, dm.tensor{from, seen[from]}, "irecv of any rank")
+      assert(i > 1 or from == 1)
+      local again, source = h:wait()
+      assert(again == y and source == from)
+    end
+    for r = 1, n - 1 do assert(seen[r] == 3) end
+  else
+    for i = 1, 3 do dist.send(dm.tensor{rank, i}, 0, {tag = 3}) end
+  end
+  -- one of any rank comes before one that is sent when that has come
+  if rank == 0 then
+    local first = dist.irecv(dm.zeros(1), 1)
+    local y, from = dist.recv(dm.zeros(1))
+    assert(from == n - 1 and (n == 2 or y:item() == n - 1))
+    if n > 2 then dist.send(y, 1) end
+    assert(first:wait():item() == 1)
+  elseif rank == 1 then
+    if n > 2 then dist.recv(dm.zeros(1), 0) end
+    dist.send(dm.ones(1), 0)
+  end
+  if rank == n - 1 then dist.send(dm.full({1}, rank + 0.0), 0) end
+  local x, y = dm.full({3}, rank), dm.zeros(3):to "int64"
+  local handles = dist.batch_isend_irecv{dist.P2POp(dist.isend, x, after, {tag = 2}),
+    dist.P2POp(dist.irecv, y, before, {tag = 2})}
+  assert(#handles == 2)
+  for _, h in ipairs(handles) do h:wait() end
+  equal(y, dm.full({3}, before), "batch_isend_irecv")
+  fails("recv: tag is -1, wanted 0 to ", dist.recv, y, 0, {tag = -1})
+end
+
 -- Rank r gives (r + i) % 3 + 1 rows to rank i, and none where that is 3.
 local function rows_of(r, i) return ((r + i) % 3 + 1) % 3 end
 
@@ -198,14 +259,6 @@ local function check_groups()
     assert(not ok and why:find(words:format(rank)))
   end
   dist.barrier()
-end
-
-local FILE = "spec/distributed/collectives.lua"
-
-local function fails(words, f, ...)
-  checks = checks + 1
-  local ok, why = pcall(f, ...)
-  assert(not ok and why:find(words, 1, true), why)
 end
 
 local function check_objects()
@@ -325,6 +378,7 @@ local function run(n_host)
   for _, dtype in ipairs{"bool", "int8", "bfloat16", "float64"} do
     for _, width in ipairs{1, 3, 700} do check_uneven(dtype, width) end
   end
+  check_tags()
   check_async()
   check_groups()
   check_objects()

@@ -268,18 +268,48 @@ end
 -- A message between two ranks of the group, and what else may be under way.
 local function message(r, a, pending)
   local list = r:shuffle{table.unpack(a.ranks)}
-  local from, to, fits = list[1], list[2], r:chance(0.8)
+  local from, to, fits, tag = list[1], list[2], r:chance(0.8), r:pick{0, 0, 1, 16383}
   local x = made(a.id, from, a.dtype, a.shape)
   if a.rank == from then
-    local h = dist.isend(x, to, {group = a.group})
+    local h = dist.isend(x, to, {group = a.group, tag = tag})
     pending[#pending + 1] = {handle = h, check = function() end}
   elseif a.rank == to then
     local y = laid_out(x:zeros_like(), a.is_strided)
     if not fits then y = y:unsqueeze(1) end
-    local ok, why = pcall(dist.recv, y, from, {group = a.group})
+    local ok, why = pcall(dist.recv, y, from, {group = a.group, tag = tag})
     assert(ok == fits, why)
     if fits then equal(y, x, "recv")
     else assert(why:find(("recv: rank %d sends "):format(from), 1, true), why) end
+  end
+end
+
+-- Some messages of each rank of the group to one of them, under a tag that no other step has. Those
+-- that it asks a rank for come first, all others from any.
+local function storm(world, r, a, pending)
+  local o, to = {group = a.group, tag = 2 + world.n_step % 16381}, r:pick(a.ranks)
+  local counts, asked, handles, seen = {}, {}, {}, {}
+  for _, rank in ipairs(a.ranks) do
+    counts[rank] = rank == to and 0 or r:int(0, 4)
+    for _ = 1, r:int(0, counts[rank]) do asked[#asked + 1] = rank end
+  end
+  local function sent(rank, i) return made(a.id + i, rank, a.dtype, a.shape) end
+  for i = 1, counts[a.rank] do
+    local h = dist.isend(sent(a.rank, i), to, o)
+    pending[#pending + 1] = {handle = h, check = function() end}
+  end
+  if a.rank ~= to then return end
+  local n = 0
+  for _, count in pairs(counts) do n = n + count end
+  r:shuffle(asked)
+  for i = 1, n do
+    local y = laid_out(made(0, 0, a.dtype, a.shape):zeros_like(), a.is_strided)
+    handles[i] = dist.irecv(y, asked[i], o)
+  end
+  for i, h in ipairs(handles) do
+    local y, from = h:wait()
+    seen[from] = (seen[from] or 0) + 1
+    assert(not asked[i] or asked[i] == from, "a message of another rank")
+    equal(y, sent(from, seen[from]), "a message of any rank")
   end
 end
 
@@ -294,6 +324,7 @@ function mix.collectives(world, r)
   local pending, own = {}, random(r:bits() ~ world.rank)
   for _ = 1, r:int(3, 14) do
     local g = r:pick(world.groups)
+    world.n_step = (world.n_step or 0) + 1
     local a, what, name_seed = arguments(world, r, g), r:int(1, 20), r:bits()
     local s = random(name_seed)
     if what == 1 then
@@ -303,6 +334,8 @@ function mix.collectives(world, r)
       finish(pending, own, own:int(0, MOST_PENDING))
     elseif what <= 4 and #g.ranks > 1 then
       mismatch(s, a)
+    elseif what == 8 and #g.ranks > 1 then
+      storm(world, s, a, pending)
     elseif what <= 7 and #g.ranks > 1 then
       message(s, a, pending)
     else

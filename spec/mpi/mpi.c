@@ -56,7 +56,7 @@ typedef struct Collective {
 
 /* A message from its sender's side; it lives until both sides have ended. */
 typedef struct Message {
-  int from, to;
+  int from, to, tag;
   size_t bytes;
   const char *in;
   char *taken;
@@ -95,7 +95,7 @@ struct StandinRequest {
   Collective *collective;
   Message *message;
   bool receives, is_cancelled;
-  int from; /* of a receive, or MPI_ANY_SOURCE */
+  int from, tag; /* of a receive; from may be MPI_ANY_SOURCE */
   char *out;
   size_t bytes;
   struct StandinRequest *next; /* receives without a message */
@@ -318,6 +318,15 @@ int MPI_Comm_size(MPI_Comm comm, int *n) {
   if (code) code = error_on(comm, standin_me(), "MPI_Comm_size", code);
   pthread_mutex_unlock(&lock);
   return code;
+}
+
+static int most_tag = 32767;
+
+int MPI_Comm_get_attr(MPI_Comm comm, int key, void *value, int *found) {
+  (void)comm, (void)key;
+  *(int **)value = &most_tag;
+  *found = 1;
+  return plain_call("MPI_Comm_get_attr");
 }
 
 int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *out) { return meeting("MPI_Comm_dup", comm, 0, out); }
@@ -639,14 +648,18 @@ int MPI_Iscatter(const void *in, int n, MPI_Datatype type, void *out, int n_out,
 
 int MPI_Isend(const void *in, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm,
               MPI_Request *r) {
-  (void)tag;
   pthread_mutex_lock(&lock);
   const int me = standin_me();
+  if (tag < 0 || tag > most_tag) breach("rank %d: tag %d", me, tag);
   int code = is_to_fail("MPI_Isend") ? MPI_ERR_OTHER : MPI_SUCCESS;
   if (code) code = error_on(comm, me, "MPI_Isend", code);
   else {
     Message *m = calloc(1, sizeof *m), **at = &comm->messages;
-    *m = (Message){rank_in(comm, me), to, (size_t)n * type->bytes, in, NULL, 0, 0, 0, 0, NULL};
+    *m = (Message){.from = rank_in(comm, me),
+                   .to = to,
+                   .tag = tag,
+                   .bytes = (size_t)n * type->bytes,
+                   .in = in};
     m->taken = taken_early(me, in, m->bytes);
     m->hash = hash_of(in, m->bytes);
     while (*at) at = &(*at)->next;
@@ -661,9 +674,9 @@ int MPI_Isend(const void *in, int n, MPI_Datatype type, int to, int tag, MPI_Com
 
 int MPI_Irecv(void *out, int n, MPI_Datatype type, int from, int tag, MPI_Comm comm,
               MPI_Request *r) {
-  (void)tag;
   pthread_mutex_lock(&lock);
   const int me = standin_me();
+  if (tag < 0 || tag > most_tag) breach("rank %d: tag %d", me, tag);
   int code = is_to_fail("MPI_Irecv") ? MPI_ERR_OTHER : MPI_SUCCESS;
   if (code) code = error_on(comm, me, "MPI_Irecv", code);
   else {
@@ -671,6 +684,7 @@ int MPI_Irecv(void *out, int n, MPI_Datatype type, int from, int tag, MPI_Comm c
     MPI_Request own = *r = new_request(comm, me);
     own->receives = true;
     own->from = from;
+    own->tag = tag;
     own->out = out;
     own->bytes = (size_t)n * type->bytes;
     if (own->bytes) memset(out, 0xa5, own->bytes);
@@ -690,10 +704,10 @@ static void free_message(MPI_Comm comm, Message *m) {
   free(m);
 }
 
-/* Whether a message of that rank that is not matched comes before m. */
+/* Whether a message of that rank and tag that is not matched comes before m. */
 static bool is_overtaking(MPI_Comm comm, const Message *m) {
   for (const Message *b = comm->messages; b != m; b = b->next)
-    if (b->from == m->from && b->to == m->to && !b->is_matched) return true;
+    if (b->from == m->from && b->to == m->to && b->tag == m->tag && !b->is_matched) return true;
   return false;
 }
 
@@ -705,7 +719,7 @@ static void match(MPI_Comm comm) {
     Message *found = NULL;
     for (Message *m = comm->messages; m; m = m->next) {
       if (m->is_matched || m->to != rank_in(comm, r->rank) || is_overtaking(comm, m)) continue;
-      if (r->from != MPI_ANY_SOURCE && r->from != m->from) continue;
+      if (r->tag != m->tag || (r->from != MPI_ANY_SOURCE && r->from != m->from)) continue;
       if (!found || draw(r->rank) & 1) found = m;
     }
     if (!found) {

@@ -35,6 +35,7 @@ enum {
   MPI_MAX_ERROR_STRING = 256,
   MPI_UNDEFINED = -3,
   MPI_ANY_SOURCE = -1,
+  MPI_TAG_UB = 1,
   MPI_THREAD_FUNNELED = 1,
   MPI_COMM_TYPE_SHARED = 1,
   MPI_INFO_NULL = 0,
@@ -50,6 +51,7 @@ int MPI_Finalize(void);
 int MPI_Error_string(int code, char *text, int *n);
 int MPI_Comm_rank(MPI_Comm comm, int *rank);
 int MPI_Comm_size(MPI_Comm comm, int *n);
+int MPI_Comm_get_attr(MPI_Comm comm, int key, void *value, int *found);
 int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *out);
 int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm *out);
 int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm *out);

@@ -111,6 +111,12 @@ static int rank_of(lua_State *L) {
   return 2;
 }
 
+/* _dist_most_tag() -> the largest tag of a message. */
+static int most_tag(lua_State *L) {
+  lua_pushinteger(L, dm_world_most_tag());
+  return 1;
+}
+
 /* _dist_size() -> the number of ranks. */
 static int size_of(lua_State *L) {
   const dm_Group *g = dm_world_group(0);
@@ -253,7 +259,9 @@ static void check_work_is_sound(lua_State *L, const dm_Work *w) {
   luaL_argcheck(L, w->agree->me >= 0, 2, "this rank is no member of the group");
   luaL_argcheck(L, w->kind != DM_WORK_SPLIT || w->group->index > 0, 2,
                 "the world is no new group");
-  luaL_argcheck(L, w->peer >= 0 && w->peer < n, 3, "no rank of the group");
+  luaL_argcheck(L, w->peer >= (w->kind == DM_WORK_RECEIVE ? -1 : 0) && w->peer < n, 3,
+                "no rank of the group");
+  luaL_argcheck(L, w->tag >= 0 && w->tag <= dm_world_most_tag(), 12, "no tag");
   const bool is_peer = w->agree->me == w->peer;
   const dm_Tensor *one = w->in ? w->in : w->out;
   const bool by_link = one && dm_link_takes(w->group, w->kind, w->op, one);
@@ -297,7 +305,8 @@ static void take_sizes(lua_State *L, dm_Work *w) {
 }
 
 /* _dist_post(kind, group, peer = 0, op or nil, in or nil, out or nil, name, key, line, sizes,
-   row: the last two of exchange alone) -> a work. The tensors are dense, on the CPU, or on
+   row, tag: sizes and row of exchange alone, the tag of messages; peer -1 of recv: any) -> a
+   work. The tensors are dense, on the CPU, or on
    their device where _dist_takes says so; of new_group the group is the new one, and `in` of
    connect is a tensor on the device. */
 static int post(lua_State *L) {
@@ -325,9 +334,11 @@ static int post(lua_State *L) {
     w->out = taken(L, 6);
   }
   if (kind == DM_WORK_EXCHANGE) take_sizes(L, w);
+  w->tag = (int)luaL_optinteger(L, 12, 0);
   check_work_is_sound(L, w);
   if (w->in && w->out && w->in->storage == w->out->storage) DM_CHECK(L, part_from_out(w));
   w->header.n_bytes = w->in ? dm_tensor_bytes(w->in) : 0;
+  w->header.from = w->agree->me;
   snprintf(w->header.name, sizeof w->header.name, "%s", name);
   snprintf(w->header.key, sizeof w->header.key, "%s", key);
   snprintf(w->header.line, sizeof w->header.line, "%s", line);
@@ -376,6 +387,13 @@ static int work_wait(lua_State *L) {
   lua_pushnil(L);
   lua_pushstring(L, w->failure);
   return 2;
+}
+
+/* work:peer() -> the index of the other rank of a message in the group, from 0; -1: not known.
+ */
+static int work_peer(lua_State *L) {
+  lua_pushinteger(L, check_work(L)->peer);
+  return 1;
 }
 
 /* work:limit(seconds): it fails where it is not done so long from now. */
@@ -854,11 +872,9 @@ void dm_register_distributed(lua_State *L, State *S) {
                                              {"__gc", reducer_close},
                                              {NULL, NULL}};
   dm_register_class(L, reducer_class, reducer_methods, S);
-  static const luaL_Reg methods[] = {{"wait", work_wait},
-                                     {"limit", work_limit},
-                                     {"release", work_release},
-                                     {"__gc", work_gc},
-                                     {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"wait", work_wait},   {"peer", work_peer},
+                                     {"limit", work_limit}, {"release", work_release},
+                                     {"__gc", work_gc},     {NULL, NULL}};
   dm_register_class(L, work_class, methods, S);
 }
 
@@ -869,6 +885,7 @@ const luaL_Reg dm_distributed_functions[] = {{"_dist_lacks", lacks},
                                              {"_dist_opened", opened},
                                              {"_dist_rank", rank_of},
                                              {"_dist_size", size_of},
+                                             {"_dist_most_tag", most_tag},
                                              {"_dist_new_group", new_group},
                                              {"_dist_dense", dense},
                                              {"_dist_post", post},

@@ -29,8 +29,8 @@ typedef enum dm_Transfer {
 typedef struct dm_Transport {
   const char *version; /* DM_VERSION: both sides are of one build */
   /* Joins the job's processes; false: text() says why not. node_rank counts the ranks of this
-     machine. */
-  bool (*open)(int *rank, int *n_rank, int *node_rank);
+     machine; most_tag is the largest tag of a message. */
+  bool (*open)(int *rank, int *n_rank, int *node_rank, int *most_tag);
   /* Ends the library; only after all ranks have come so far. false: it failed. */
   bool (*close)(void);
   /* The last failure: the call of the library, and why. */
@@ -40,10 +40,11 @@ typedef struct dm_Transport {
   /* The ranks that call it with `member`, in the world's order; NULL for the others, or on
      failure with *failed. All ranks of the world call it, after they have agreed to. */
   dm_Comm *(*split)(bool member, bool *failed);
-  /* Starts it; `in` and `out` stay untouched until test() gives 1. NULL: text() says why not.
+  /* Starts it; `in` and `out` stay untouched until test() gives 1. A message meets one that is
+     received by the same tag; tags of other transfers do not count. NULL: text() says why not.
    */
   dm_Request *(*post)(dm_Comm *comm, dm_Transfer transfer, const void *in, void *out,
-                      int64_t n_bytes, int peer);
+                      int64_t n_bytes, int peer, int tag);
   /* As ALL_TO_ALL with parts of any sizes: of n ranks, rank j gets sizes[j] rows of `row`
      bytes, and gives sizes[n + j]. */
   dm_Request *(*post_uneven)(dm_Comm *comm, const void *in, void *out, const int64_t *sizes,

@@ -10,7 +10,7 @@
 enum { MOST_NAMED = 8 }; /* ranks that a message tells of */
 
 /* The steps. */
-enum { AGREE, COMPARE, EXPLAIN, FIRST, SECOND, THIRD, REFUSE, MEET, MET, SIZES };
+enum { AGREE, COMPARE, EXPLAIN, FIRST, SECOND, THIRD, REFUSE, MEET, MET, SIZES, ARRIVED };
 
 void dm_work_ref(dm_Work *w) { atomic_fetch_add(&w->refs, 1); }
 
@@ -94,13 +94,21 @@ static dm_status take_slices(dm_Work *w) {
   return DM_OK;
 }
 
+/* Whether w, a message that comes, is still to ask for data that may be of the same rank as
+   that of `later`: data comes in the order of the descriptions, which MPI gives to those that
+   asked first. */
+static bool data_blocks(const dm_Work *w, const dm_Work *later) {
+  const bool has_asked = w->step == THIRD || w->step == REFUSE || w->step == DM_WORK_ENDED;
+  return later->step == ARRIVED && !has_asked && (w->peer < 0 || w->peer == later->peer);
+}
+
 /* Only messages pass one another: of a group the collectives keep their order, of two ranks the
-   messages in one direction. A link keeps the order of what is queued. */
+   messages in one direction with one tag. A link keeps the order of what is queued. */
 bool dm_work_blocks(const dm_Work *w, const dm_Work *later) {
-  if (dm_work_is_message(w) != dm_work_is_message(later) || atomic_load(&w->queued))
-    return false;
-  if (!dm_work_is_message(w)) return w->agree == later->agree;
-  return w->agree == later->agree && w->kind == later->kind && w->peer == later->peer;
+  if (w->agree != later->agree || atomic_load(&w->queued)) return false;
+  if (!dm_work_is_message(w)) return !dm_work_is_message(later);
+  if (w->kind != later->kind || w->tag != later->tag) return false;
+  return w->kind == DM_WORK_SEND ? w->peer == later->peer : data_blocks(w, later);
 }
 
 /* Bytes that this rank sends by such a transfer. */
@@ -119,10 +127,11 @@ static int64_t sent_by(const dm_Work *w, dm_Transfer transfer, int64_t n_bytes, 
 
 void dm_work_post(dm_Work *w, const dm_Transport *t, int next, dm_Transfer transfer,
                   const void *in, void *out, int64_t n_bytes) {
+  const int tag = 2 * w->tag + (w->step == AGREE ? 0 : 1); /* a description, or data */
   w->step = next;
   w->n_moving = n_bytes;
   w->n_sent += sent_by(w, transfer, n_bytes, w->peer);
-  w->request = t->post(w->agree->comm, transfer, in, out, n_bytes, w->peer);
+  w->request = t->post(w->agree->comm, transfer, in, out, n_bytes, w->peer, tag);
   if (!w->request) dm_work_break(w, t->text());
 }
 
@@ -200,6 +209,12 @@ static void agree(dm_Work *w, const dm_Transport *t) {
   } else {
     w->step = FIRST;
   }
+}
+
+/* Whose message it is, has come; its data may have to wait for that of others. */
+static void arrive(dm_Work *w) {
+  w->peer = (int)w->other.from;
+  w->step = ARRIVED;
 }
 
 /* A message of another kind is received and dropped, so that the next one is read as one. */
@@ -449,9 +464,10 @@ bool dm_work_advance(dm_Work *w, const dm_Transport *t) {
   switch (w->step) {
   case AGREE: agree(w, t); break;
   case COMPARE:
-    if (w->kind == DM_WORK_RECEIVE) compare_message(w, t);
+    if (w->kind == DM_WORK_RECEIVE) arrive(w);
     else compare(w, t);
     break;
+  case ARRIVED: compare_message(w, t); break;
   case EXPLAIN: explain(w); break;
   case FIRST: first(w, t); break;
   case SECOND: reduce_second(w, t); break;

@@ -4,7 +4,7 @@
    Each collective begins with an agreement: the ranks compare a hash of the call's name, dtype
    and shape, before any data moves. Where it differs they exchange the descriptions themselves,
    and all of them fail with the same text. A message between two ranks carries its description
-   before the data.
+   before the data, under a tag of its own, so that one of any rank takes no data for it.
 
    Where ranks exchange parts of any sizes each tells the others what it gives and wants, and
    all of them fail where these differ.
@@ -71,6 +71,7 @@ typedef struct dm_Group {
 /* How the ranks know a call: what has to agree, and where it stands in the script. */
 typedef struct dm_Header {
   int64_t n_bytes; /* of a message's data */
+  int64_t from;    /* the sender of a message, among the ranks of the group */
   char name[DM_NAME_TEXT], key[DM_KEY_TEXT], line[DM_LINE_TEXT];
 } dm_Header;
 
@@ -80,7 +81,8 @@ typedef struct dm_Work {
   dm_RankOp op;
   dm_Group *group; /* of the collective; the new one of DM_WORK_SPLIT agrees in the world */
   dm_Group *agree;
-  int peer; /* among the ranks of the group */
+  int peer; /* among the ranks of the group; -1: a message of any, until it has come */
+  int tag;  /* of a message */
   dm_Tensor *in,
       *out; /* owned; contiguous; on the CPU, or where the link takes them; or NULL */
   dm_Header header, other;
@@ -130,8 +132,8 @@ void dm_work_post(dm_Work *w, const dm_Transport *t, int next, dm_Transfer trans
 int64_t dm_work_uneven_sent(const dm_Work *w);
 /* Ends it with that failure, of which the other ranks do not know. */
 void dm_work_break(dm_Work *w, const char *text);
-/* True where `later` may not begin before w has ended: their order has to be the same on all
-   ranks. */
+/* True where `later` may not go on yet because of w, which was asked for before it: their order
+   has to be the same on all ranks. */
 bool dm_work_blocks(const dm_Work *w, const dm_Work *later);
 static inline bool dm_work_is_message(const dm_Work *w) {
   return w->kind == DM_WORK_SEND || w->kind == DM_WORK_RECEIVE;

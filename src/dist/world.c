@@ -72,7 +72,7 @@ typedef struct World {
   unsigned forks;
   const dm_Transport *transport;
   _Atomic Stage stage;
-  int rank, n, node_rank;
+  int rank, n, node_rank, most_tag;
   double timeout, warn_after;
   char why[DM_FAILURE_TEXT]; /* the failure, after which nothing works; or empty */
   /* it is one of the library; it ended a work that the script no longer waits for; a work has
@@ -214,7 +214,8 @@ static void send_notice(dm_NoticeKind kind, int to) {
   if (!s) return;
   describe(&s->notice, kind);
   const dm_Transport *t = world.transport;
-  s->request = t->post(t->notices(), DM_TRANSFER_SEND, &s->notice, NULL, sizeof s->notice, to);
+  s->request =
+      t->post(t->notices(), DM_TRANSFER_SEND, &s->notice, NULL, sizeof s->notice, to, 0);
   if (!s->request) {
     dm_free(s);
     break_world(t->text());
@@ -260,7 +261,7 @@ static void free_sent(void) {
 static void post_inbox(void) {
   const dm_Transport *t = world.transport;
   world.inbox_request =
-      t->post(t->notices(), DM_TRANSFER_RECEIVE, NULL, &world.inbox, sizeof world.inbox, -1);
+      t->post(t->notices(), DM_TRANSFER_RECEIVE, NULL, &world.inbox, sizeof world.inbox, -1, 0);
   if (!world.inbox_request) break_world(t->text());
 }
 
@@ -330,7 +331,8 @@ static const char *const ABSENCES[] = {"is there", "does not answer",
 
 static Absence absence(const dm_Work *w, int i) {
   const Peer *p = &world.peers[w->agree->ranks[i]];
-  if (i == w->agree->me || (dm_work_is_message(w) && i != w->peer)) return IS_THERE;
+  if (i == w->agree->me || (dm_work_is_message(w) && w->peer >= 0 && i != w->peer))
+    return IS_THERE;
   if (p->left && *p->notice.failure) return HAS_LEFT;
   if (!p->answered) return NO_ANSWER;
   return w->number > 0 && p->notice.count[w->agree->index] >= w->number ? IS_THERE : NOT_THERE;
@@ -412,12 +414,17 @@ static void ask(void) {
   send_all(DM_NOTICE_ASK);
 }
 
-/* The rank without which the work cannot end since it has left, or -1. */
+/* The rank without which the work cannot end since it has left, or -1; of a message of any rank
+   the last one of those that have all left. */
 static int missing_rank(const dm_Work *w) {
+  const bool is_of_any = dm_work_is_message(w) && w->peer < 0;
+  int n_left = 0;
   for (int i = 0; i < w->agree->n; i++) {
     const int rank = w->agree->ranks[i];
     const Peer *p = &world.peers[rank];
     if (!p->left || now() - (p->left_at > w->posted ? p->left_at : w->posted) < GRACE) continue;
+    if (is_of_any && ++n_left == w->agree->n - 1) return rank;
+    if (is_of_any) continue;
     if (dm_work_is_message(w) ? i == w->peer : p->notice.count[w->agree->index] < w->number)
       return rank;
   }
@@ -659,7 +666,7 @@ static bool make_world(void) {
 /* Opens the transport and makes the world; false: world.why says why not. */
 static bool open_world(void) {
   char why[DM_FAILURE_TEXT] = "";
-  if (!world.transport->open(&world.rank, &world.n, &world.node_rank))
+  if (!world.transport->open(&world.rank, &world.n, &world.node_rank, &world.most_tag))
     snprintf(why, sizeof why, "%s", world.transport->text());
   else if (!make_world()) snprintf(why, sizeof why, "out of memory");
   pthread_mutex_lock(&world.lock);
@@ -867,6 +874,7 @@ bool dm_world_opened(int ms, const char **why) {
 bool dm_world_is_open(void) { return world.stage == OPEN && world.forks == dm_fork_count(); }
 int dm_world_rank(void) { return world.rank; }
 int dm_world_node_rank(void) { return world.node_rank; }
+int dm_world_most_tag(void) { return (world.most_tag - 1) / 2; }
 
 dm_Group *dm_world_group(int index) {
   return index >= 0 && index < world.n_group ? world.groups[index] : NULL;

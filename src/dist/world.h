@@ -33,6 +33,8 @@ bool dm_world_opened(int ms, const char **why);
 const char *dm_world_lacks(void);
 int dm_world_rank(void);
 int dm_world_node_rank(void);
+/* The largest tag of a message. */
+int dm_world_most_tag(void);
 /* Whether it is open in this process (and not in the one that forked it). */
 bool dm_world_is_open(void);
 

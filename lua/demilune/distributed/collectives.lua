@@ -333,65 +333,130 @@ end
 
 -- ---- messages ----
 
--- The group and the index of the other rank, which is not this one.
+local TAG = "tag: integer = 0"
+
+-- The group, the index of the other rank, which is not this one, and what both ranks compare. The
+-- rank may be nil, for any: -1.
 local function partner(name, what, o)
-  local group, rank = world.group(name, o.group), o[what]
+  local group, rank, most = world.group(name, o.group), o[what], core._dist_most_tag()
+  if o.tag < 0 or o.tag > most then
+    caller.raise("%s: tag is %d, wanted 0 to %d", name, o.tag, most)
+  end
+  local key = text_of(o.tensor) .. (o.tag > 0 and (", tag %d"):format(o.tag) or "")
+  if not rank then
+    if #group.ranks > 1 then return group, -1, key end
+    caller.raise("%s: this rank is the only one of the group, wanted one that sends", name)
+  end
   local index = world.index(name, what, group, rank)
   if rank == world.rank(name) then
     caller.raise("%s: %s is %d, this rank itself; hint: y:copy_(x) needs no message", name, what,
       rank)
   end
-  return group, index
+  return group, index, key
 end
 
 local function sender(name, is_async)
-  local bind = signature(name, "tensor: tensor", "dst: integer", GROUP)
+  local bind = signature(name, "tensor: tensor", "dst: integer", GROUP, TAG)
   return function(...)
     local o = bind(...)
-    local group, index = partner(name, "dst", o)
-    return world.run({kind = "send", name = name, group = group, peer = index,
-      input = to_read(o.tensor), key = text_of(o.tensor)}, is_async,
-      nothing)
+    local group, index, key = partner(name, "dst", o)
+    return world.run({kind = "send", name = name, group = group, peer = index, tag = o.tag,
+      input = to_read(o.tensor), key = key}, is_async, nothing)
   end
 end
 
 local function receiver(name, is_async)
-  local bind = signature(name, "tensor: tensor", "src: integer", GROUP)
+  local bind = signature(name, "tensor: tensor", "src?: integer", GROUP, TAG)
   return function(...)
     local o = bind(...)
-    local group, index = partner(name, "src", o)
+    local group, index, key = partner(name, "src", o)
     local flat, bring = to_write(name, o.tensor)
     return world.run({kind = "recv", name = name, group = group, peer = index, input = flat,
-      key = text_of(o.tensor)}, is_async, bring)
+      tag = o.tag, key = key}, is_async, function(work)
+        return bring(), group.ranks[work:peer() + 1]
+      end)
   end
 end
 
 --- Sends a tensor to rank dst, which calls recv or irecv; returns when the tensor may change.
---- Tensors between two ranks arrive in the order in which they were sent.
+--- Tensors between two ranks with one tag arrive in the order in which they were sent.
 ---@param tensor demilune.Tensor
 ---@param dst integer a rank of the world, from 0
 ---@param group? demilune.distributed.Group all ranks by default
+---@param tag? integer from 0: it meets a recv of that tag; 0 by default
 collectives.send = sender("send", false)
 
 --- Receives a tensor that rank src sends, of the same shape and dtype.
 ---@param tensor demilune.Tensor written
----@param src integer a rank of the world, from 0
+---@param src? integer a rank of the world, from 0; any of the group by default
 ---@param group? demilune.distributed.Group all ranks by default
+---@param tag? integer from 0, that of send; 0 by default
 ---@return demilune.Tensor tensor
+---@return integer rank that has sent it
+---```lua
+---local tensor, rank = dist.recv(dm.empty(3))   -- of whichever rank sends first
+---```
 collectives.recv = receiver("recv", false)
 
 --- Starts to send a tensor to rank dst. The tensor may not change before wait() has returned.
 ---@param tensor demilune.Tensor
 ---@param dst integer a rank of the world, from 0
 ---@param group? demilune.distributed.Group all ranks by default
+---@param tag? integer from 0: it meets a recv of that tag; 0 by default
 ---@return demilune.distributed.Handle handle
 collectives.isend = sender("isend", true)
 
---- Starts to receive a tensor that rank src sends; it is there when wait() has returned.
+--- Starts to receive a tensor that rank src sends; it is there when wait() has returned, which
+--- gives the tensor and the rank that has sent it.
 ---@param tensor demilune.Tensor written
----@param src integer a rank of the world, from 0
+---@param src? integer a rank of the world, from 0; any of the group by default
 ---@param group? demilune.distributed.Group all ranks by default
+---@param tag? integer from 0, that of send; 0 by default
 ---@return demilune.distributed.Handle handle
 collectives.irecv = receiver("irecv", true)
+
+local P2POp = {class = "P2POp"}
+
+local bind_p2p = signature("P2POp", "op: function", "tensor: tensor", "peer: integer", GROUP, TAG)
+
+--- A message that batch_isend_irecv starts.
+---@param op function dist.isend or dist.irecv
+---@param tensor demilune.Tensor sent, or written
+---@param peer integer the other rank of the world, from 0
+---@param group? demilune.distributed.Group all ranks by default
+---@param tag? integer from 0; 0 by default
+---@return table message
+function collectives.P2POp(...)
+  local o = bind_p2p(...)
+  if o.op ~= collectives.isend and o.op ~= collectives.irecv then
+    caller.raise "P2POp: op is another function, wanted dist.isend or dist.irecv"
+  end
+  return setmetatable({op = o.op, tensor = o.tensor, peer = o.peer, group = o.group, tag = o.tag},
+    P2POp)
+end
+
+local bind_batch = signature("batch_isend_irecv", "p2p_op_list: list")
+
+--- Starts messages together; those of a rank may be in any order.
+---@param p2p_op_list table[] of dist.P2POp
+---@return demilune.distributed.Handle[] handles one for each
+---```lua
+---local after, before = (rank + 1) % n, (rank - 1) % n
+---local handles = dist.batch_isend_irecv{dist.P2POp(dist.isend, x, after),
+---  dist.P2POp(dist.irecv, y, before)}
+---for _, handle in ipairs(handles) do handle:wait() end
+---```
+function collectives.batch_isend_irecv(...)
+  local list, handles = bind_batch(...).p2p_op_list, {}
+  for i, message in ipairs(list) do
+    if getmetatable(message) ~= P2POp then
+      caller.raise("batch_isend_irecv: element %d is a %s, wanted dist.P2POp()", i, type(message))
+    end
+  end
+  for i, message in ipairs(list) do
+    handles[i] = message.op(message.tensor, message.peer, message.group, message.tag)
+  end
+  return handles
+end
 
 return collectives

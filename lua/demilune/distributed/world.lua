@@ -122,7 +122,7 @@ local bind_wait = options.signature("wait", "timeout?: number")
 --- Waits until it is done. A timeout that has passed ends the process group, as the one of
 --- init_process_group does.
 ---@param timeout? number seconds from now; that of init_process_group by default, since the call
----@return any the result of the call without async_op
+---@return any the result of the call without async_op, of irecv also the rank that has sent it
 ---```lua
 ---local h = dist.all_reduce(x, {async_op = true})
 ---local y = h:wait{timeout = 60}
@@ -134,9 +134,10 @@ function Handle:wait(...)
       self.work:limit(checked_seconds("wait", o.timeout))
     end
     finish(self.name, self.work)
-    self.result = self.after()
+    self.result, self.source = self.after(self.work)
     self.finished = true
   end
+  if self.source then return self.result, self.source end
   return self.result
 end
 
@@ -179,16 +180,16 @@ end
 
 -- Starts what {kind =, name =, group =, peer =, op =, input =, output =, key =, stays =} describes,
 -- and waits for it unless async. stays: the tensors are on the device; an exchange has sizes, and
--- the elements of a row, too. after() then makes the result.
+-- the elements of a row, too, a message a tag. after(work) then makes the result.
 function world.run(job, is_async, after)
   local key = (job.key or "") .. (job.stays and " on cuda" or "")
   local work = core._dist_post(job.kind, job.group.index, job.peer, job.op, job.input, job.output,
-    job.name, key, caller.where(), job.sizes, job.row)
+    job.name, key, caller.where(), job.sizes, job.row, job.tag)
   if is_async then
     return setmetatable({work = work, name = job.name, after = after}, Handle)
   end
   finish(job.name, work)
-  return after()
+  return after(work)
 end
 
 -- ---- begin and end ----

@@ -47,6 +47,16 @@ static bool find_node_rank(int *node_rank) {
   return GOOD(MPI_Comm_free, &node) && found;
 }
 
+/* The largest tag that MPI takes. */
+static bool find_most_tag(int *most_tag) {
+  enum { LEAST = 32767 }; /* what MPI promises */
+  void *at = NULL;
+  int has = 0;
+  if (!GOOD(MPI_Comm_get_attr, MPI_COMM_WORLD, MPI_TAG_UB, &at, &has)) return false;
+  *most_tag = has ? *(int *)at : LEAST;
+  return true;
+}
+
 /* Begins MPI, whose errors come back to us then; MPI's default is to end the job. The calls
    that make types know no communicator but MPI's world. */
 static bool begin(void) {
@@ -57,7 +67,7 @@ static bool begin(void) {
 
 /* Where another library has begun MPI, its world stays as it is: ours are copies, which return
    their errors. */
-static bool mpi_open(int *rank, int *n_rank, int *node_rank) {
+static bool mpi_open(int *rank, int *n_rank, int *node_rank, int *most_tag) {
   int is_open = 0, has_ended = 0;
   MPI_Finalized(&has_ended);
   if (has_ended) {
@@ -70,7 +80,8 @@ static bool mpi_open(int *rank, int *n_rank, int *node_rank) {
                       GOOD(MPI_Comm_set_errhandler, world.of, MPI_ERRORS_RETURN) &&
                       GOOD(MPI_Comm_set_errhandler, notices.of, MPI_ERRORS_RETURN) &&
                       GOOD(MPI_Comm_rank, world.of, &own_rank) &&
-                      GOOD(MPI_Comm_size, world.of, n_rank) && find_node_rank(node_rank);
+                      GOOD(MPI_Comm_size, world.of, n_rank) && find_node_rank(node_rank) &&
+                      find_most_tag(most_tag);
   *rank = own_rank;
   return opened;
 }
@@ -124,7 +135,7 @@ static const char *const names[] = {[DM_TRANSFER_MIN] = "MPI_Iallreduce",
 
 /* Calls the function of MPI for that kind of transfer. */
 static int start(MPI_Comm comm, dm_Transfer transfer, const void *in, void *out, int n,
-                 MPI_Datatype type, int peer, MPI_Request *r) {
+                 MPI_Datatype type, int peer, int tag, MPI_Request *r) {
   switch (transfer) {
   case DM_TRANSFER_MIN: return MPI_Iallreduce(in, out, 2, MPI_UINT64_T, MPI_MIN, comm, r);
   case DM_TRANSFER_BROADCAST: return MPI_Ibcast(out, n, type, peer, comm, r);
@@ -132,22 +143,23 @@ static int start(MPI_Comm comm, dm_Transfer transfer, const void *in, void *out,
   case DM_TRANSFER_ALL_TO_ALL: return MPI_Ialltoall(in, n, type, out, n, type, comm, r);
   case DM_TRANSFER_GATHER: return MPI_Igather(in, n, type, out, n, type, peer, comm, r);
   case DM_TRANSFER_SCATTER: return MPI_Iscatter(in, n, type, out, n, type, peer, comm, r);
-  case DM_TRANSFER_SEND: return MPI_Isend(in, n, type, peer, 0, comm, r);
+  case DM_TRANSFER_SEND: return MPI_Isend(in, n, type, peer, tag, comm, r);
   case DM_TRANSFER_RECEIVE:
-    return MPI_Irecv(out, n, type, peer < 0 ? MPI_ANY_SOURCE : peer, 0, comm, r);
+    return MPI_Irecv(out, n, type, peer < 0 ? MPI_ANY_SOURCE : peer, tag, comm, r);
   }
   return MPI_ERR_ARG;
 }
 
 static dm_Request *mpi_post(dm_Comm *comm, dm_Transfer transfer, const void *in, void *out,
-                            int64_t n_bytes, int peer) {
+                            int64_t n_bytes, int peer, int tag) {
   MPI_Datatype type = MPI_BYTE;
   const bool large = n_bytes > INT_MAX;
   if (large && !large_type(n_bytes, &type)) return NULL;
   dm_Request *r = malloc(sizeof *r);
   if (!r) snprintf(failure, sizeof failure, "out of memory");
-  if (r && !went_well(names[transfer], start(comm->of, transfer, in, out,
-                                             large ? 1 : (int)n_bytes, type, peer, &r->of))) {
+  if (r &&
+      !went_well(names[transfer], start(comm->of, transfer, in, out, large ? 1 : (int)n_bytes,
+                                        type, peer, tag, &r->of))) {
     free(r);
     r = NULL;
   }

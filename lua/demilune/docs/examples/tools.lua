@@ -508,6 +508,21 @@ return {
     local config = dist.broadcast_object({lr = 0.1, layers = {64, 64}}, 0)
     config.lr  --> 0.1
     dist.destroy_process_group()]],
+  ["distributed.P2POp"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local message = dist.P2POp(dist.isend, dm.ones(3), 1, {tag = 2})
+    message.peer  --> 1
+    dist.destroy_process_group()]],
+  ["distributed.batch_isend_irecv"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local rank, n = dist.get_rank(), dist.get_world_size()
+    local x, y, list = dm.full({3}, rank), dm.zeros(3), {}
+    if n > 1 then                  -- around the ring
+      list = {dist.P2POp(dist.isend, x, (rank + 1) % n), dist.P2POp(dist.irecv, y, (rank - 1) % n)}
+    end
+    local handles = dist.batch_isend_irecv(list)
+    for _, handle in ipairs(handles) do handle:wait() end
+    dist.destroy_process_group()]],
   ["distributed.broadcast_object_list"] = [[
     local dist = dm.distributed; dist.init_process_group()
     local list = dist.get_rank() == 0 and {"adam", {lr = 0.1}} or {}
