@@ -117,9 +117,19 @@ describe("a world of one rank", function()
     refuses("an output {3, 1} float32 for {3} float32, wanted the same dims behind the first",
       "all_to_all_single", dm.zeros(3, 1), x, {3}, {3})
     refuses("no list, wanted scatter_list of 1 on the rank src", "scatter", x)
+    refuses("scatter_list has 2 elements, wanted 1", "scatter", x, {x, x})
     refuses("element 1 of scatter_list is {2} float32, wanted {3} float32", "scatter", x,
       {dm.ones(2)})
     refuses("element 1 of scatter_list is a number, wanted a tensor", "scatter", x, {5})
+    refuses("element 1 of tensor_list is {2} float32, wanted {3} float32 as the tensor",
+      "all_gather", {dm.ones(2)}, x)
+    refuses("tensor_list has 2 elements, wanted 1, a tensor for each rank", "all_gather", {x, x}, x)
+    refuses("elements of element 1 of tensor_list share memory", "all_gather",
+      {dm.ones(1):expand(3)}, x)
+    refuses("input_list has 2 elements, wanted 1", "reduce_scatter", x, {x, x})
+    refuses("avg of int64, wanted floats", "reduce_scatter", dm.arange(3), {dm.arange(3)}, "avg")
+    refuses("dtypes float32 and int64, wanted the same", "all_to_all", {dm.arange(3)}, {x})
+    refuses("rank 0 gives rank 0 3 elements, which wants 2", "all_to_all", {dm.ones(2)}, {x})
     refuses("rank 1, wanted integers from 0 to 0", "new_group", {1})
     refuses("rank 0 is given twice", "new_group", {0, 0})
     refuses("no ranks, wanted one at least", "new_group", {ranks = {}})

@@ -123,6 +123,36 @@ local function check_moves(dtype, shape)
   equal(out, dm.stack(wanted), "all_to_all_single " .. what)
 end
 
+-- Rank r gives (r + i) % 3 + 1 rows to rank i, and none where that is 3.
+local function rows_of(r, i) return ((r + i) % 3 + 1) % 3 end
+
+-- Lists of tensors in place of one.
+local function check_lists(dtype, shape)
+  local list = of_all(dtype, shape)
+  local mine, what, into = list[rank + 1], ("of %s %s"):format(dtype, tostring(list[1].shape)), {}
+  for r = 1, n do into[r] = strided(dm.zeros_like(mine)) end
+  assert(dist.all_gather(into, mine) == into)
+  for r, y in ipairs(into) do equal(y, list[r], "all_gather into a list " .. what) end
+  local again = dist.all_gather{tensor_list = list, tensor = strided(mine), async_op = true}:wait()
+  for r, y in ipairs(again) do equal(y, into[r], "all_gather into a list " .. what) end
+  local turned, sent, out = {}, {}, strided(dm.zeros_like(mine))
+  for r = 0, n - 1 do
+    turned[r + 1] = strided(list[(rank + r) % n + 1])
+    sent[r + 1] = list[(r + rank) % n + 1]
+  end
+  assert(dist.reduce_scatter(out, turned, "max") == out)
+  equal(out, combined("max", sent), "reduce_scatter of a list " .. what)
+  local given, got, wanted = {}, {}, {} -- of different sizes: rank r gives i and r some copies
+  for r = 0, n - 1 do
+    given[r + 1] = strided(dm.stack(sent):narrow(1, 1, 1):expand(rows_of(rank, r),
+      table.unpack(shape)):contiguous())
+    wanted[r + 1] = dm.stack({list[r + 1]}):expand(rows_of(r, rank), table.unpack(shape))
+    got[r + 1] = strided(wanted[r + 1]:zeros_like())
+  end
+  assert(dist.all_to_all(got, given) == got)
+  for r, y in ipairs(got) do equal(y, wanted[r]:contiguous(), "all_to_all " .. what) end
+end
+
 -- Messages that are matched by tags, whatever their order; of any rank; in a batch.
 local function check_tags()
   if n == 1 then return end
@@ -175,9 +205,6 @@ local function check_tags()
   equal(y, dm.full({3}, before), "batch_isend_irecv")
   fails("recv: tag is -1, wanted 0 to ", dist.recv, y, 0, {tag = -1})
 end
-
--- Rank r gives (r + i) % 3 + 1 rows to rank i, and none where that is 3.
-local function rows_of(r, i) return ((r + i) % 3 + 1) % 3 end
 
 local function check_uneven(dtype, width)
   local gives, wants, parts, wanted, total = {}, {}, {}, {}, 0
@@ -373,6 +400,7 @@ local function run(n_host)
       check_reductions(dtype, shape)
       check_moves(dtype, shape)
       check_messages(dtype, shape)
+      check_lists(dtype, shape)
     end
   end
   for _, dtype in ipairs{"bool", "int8", "bfloat16", "float64"} do

@@ -56,8 +56,16 @@ local function gathered_extreme(x, group, o)
     input = own, output = parts, key = ("(%s) %s"):format(o.op, text_of(x))}, o.async_op, bring)
 end
 
--- A function that gives the n parts as a list of tensors on x's device.
-local function as_list(parts, n, x)
+-- A function that writes the parts into the tensors of the list, where one is given; else it gives
+-- them as a list of tensors on x's device.
+local function as_list(parts, n, x, into)
+  if into then
+    return function()
+      local list = parts:unbind(1)
+      for i, t in ipairs(into) do t:detach():copy_(list[i]) end
+      return into
+    end
+  end
   local device = x.device
   return function()
     local list = parts:to(device):unbind(1)
@@ -157,20 +165,30 @@ end
 -- ---- parts of all ranks ----
 
 local bind_all_gather = signature("all_gather", "tensor: tensor", GROUP, ASYNC)
+local bind_all_gather_list = signature("all_gather", "tensor_list: list", "tensor: tensor", GROUP,
+  ASYNC)
 
---- The tensors of all ranks, on all ranks.
+-- Whether the arguments of all_gather begin with a list.
+local function has_tensor_list(first, second)
+  return type(first) == "table" and (first.tensor_list ~= nil or core.is_tensor(second))
+end
+
+--- The tensors of all ranks, on all ranks: `all_gather(tensor)` returns a new list, and
+--- `all_gather(tensor_list, tensor)` writes into the tensors of the one that is given.
 ---@param tensor demilune.Tensor of one shape and dtype on all ranks
 ---@param group? demilune.distributed.Group all ranks by default
 ---@param async_op? boolean return a handle at once
 ---@return demilune.Tensor[]|demilune.distributed.Handle list in the order of the ranks
 function collectives.all_gather(...)
-  local o = bind_all_gather(...)
-  local x, group = o.tensor, world.group("all_gather", o.group)
+  local o = has_tensor_list(...) and bind_all_gather_list(...) or bind_all_gather(...)
+  local x, group, into = o.tensor, world.group("all_gather", o.group), o.tensor_list
   local n = #group.ranks
+  if into then dense.check_list("all_gather", "tensor_list", into, n, x, true) end
   local stays = world.stays("all_gather", group, "all_gather", nil, x)
   local parts = new_parts(n, x, stays)
   return world.run({kind = "all_gather", name = "all_gather", group = group, stays = stays,
-    input = to_read(x, stays), output = parts, key = text_of(x)}, o.async_op, as_list(parts, n, x))
+    input = to_read(x, stays), output = parts, key = text_of(x)}, o.async_op,
+    as_list(parts, n, x, into))
 end
 
 local bind_into = signature("all_gather_into_tensor", "output_tensor: tensor",
@@ -217,6 +235,37 @@ function collectives.reduce_scatter_tensor(...)
     key = ("(%s) %s"):format(o.op, text_of(o.input))}, o.async_op, bring)
 end
 
+local bind_scatter_list = signature("reduce_scatter", "output: tensor", "input_list: list", OPS,
+  GROUP, ASYNC)
+
+--- Combines the lists of all ranks, element by element, as all_reduce does, and gives each rank
+--- its element.
+---@param output demilune.Tensor element i, counted from 0, on the i-th rank; written
+---@param input_list demilune.Tensor[] for each rank one, of the output's shape and dtype
+---@param op? string as of all_reduce
+---@param group? demilune.distributed.Group all ranks by default
+---@param async_op? boolean return a handle at once
+---@return demilune.Tensor|demilune.distributed.Handle output
+---```lua
+---local dist = dm.distributed
+---dist.init_process_group()
+---local list = {}
+---for i = 1, dist.get_world_size() do list[i] = dm.full({3}, i) end
+---local sum = dist.reduce_scatter(dm.zeros(3):to "int64", list)
+---dist.destroy_process_group()
+---```
+function collectives.reduce_scatter(...)
+  local o, name = bind_scatter_list(...), "reduce_scatter"
+  local group = world.group(name, o.group)
+  check_op(name, o.output, o.op)
+  dense.check_list(name, "input_list", o.input_list, #group.ranks, o.output)
+  local stays = stay(name, group, name, o.op, o.input_list[1], o.output)
+  local flat, bring = to_write(name, o.output, stays)
+  return world.run({kind = name, name = name, group = group, op = o.op, stays = stays,
+    input = dense.joined(o.input_list, stays), output = flat,
+    key = ("(%s) a list of %s"):format(o.op, text_of(o.output))}, o.async_op, bring)
+end
+
 local bind_gather = signature("gather", "tensor: tensor", "dst: integer = 0", GROUP, ASYNC)
 
 --- The tensors of all ranks, on rank dst.
@@ -240,21 +289,11 @@ end
 
 -- The tensors of scatter's list, each like x, as one.
 local function checked_list(list, n, x, stays)
-  if not list or #list ~= n then
-    caller.raise("scatter: %s, wanted scatter_list of %d on the rank src", list
-      and ("a list of %d tensors"):format(#list) or "no list", n)
+  if not list then
+    caller.raise("scatter: no list, wanted scatter_list of %d on the rank src", n)
   end
-  for i, part in ipairs(list) do
-    if not core.is_tensor(part) then
-      caller.raise("scatter: element %d of scatter_list is a %s, wanted a tensor", i, type(part))
-    elseif text_of(part) ~= text_of(x) then
-      caller.raise("scatter: element %d of scatter_list is %s, wanted %s as the tensor", i,
-        text_of(part), text_of(x))
-    end
-  end
-  local parts = new_parts(n, x, stays)
-  for i, part in ipairs(list) do parts[i] = part:detach() end
-  return parts
+  dense.check_list("scatter", "scatter_list", list, n, x)
+  return dense.joined(list, stays)
 end
 
 local bind_scatter = signature("scatter", "tensor: tensor", "scatter_list?: list",
@@ -329,6 +368,64 @@ function collectives.all_to_all_single(...)
   return world.run({kind = "all_to_all", name = name, group = group, stays = stays,
     input = to_read(o.input, stays),
     output = flat, key = text_of(o.input)}, o.async_op, bring)
+end
+
+local bind_lists = signature("all_to_all", "output_tensor_list: list", "input_tensor_list: list",
+  GROUP, ASYNC)
+
+-- Raises unless all tensors of the lists have one dtype.
+local function check_dtypes(name, ...)
+  local first = (...)[1].dtype
+  for _, list in ipairs{...} do
+    for _, t in ipairs(list) do
+      if t.dtype ~= first then
+        caller.raise("%s: dtypes %s and %s, wanted the same", name, first, t.dtype)
+      end
+    end
+  end
+end
+
+local function counts_of(list)
+  local counts = {}
+  for i, t in ipairs(list) do counts[i] = t:numel() end
+  return counts
+end
+
+--- Gives element i of the list to the i-th rank, and writes what the ranks give this one. The
+--- tensors may be of different sizes, which the ranks compare: where one gives another what it does
+--- not want all of them raise.
+---@param output_tensor_list demilune.Tensor[] as large as what comes from each rank; written
+---@param input_tensor_list demilune.Tensor[] for each rank one, of one dtype
+---@param group? demilune.distributed.Group all ranks by default
+---@param async_op? boolean return a handle at once
+---@return demilune.Tensor[]|demilune.distributed.Handle output_tensor_list
+---```lua
+---local dist = dm.distributed
+---dist.init_process_group()
+---local mine, theirs = {}, {}
+---for i = 1, dist.get_world_size() do mine[i], theirs[i] = dm.ones(2), dm.empty(2) end
+---dist.all_to_all(theirs, mine)
+---dist.destroy_process_group()
+---```
+function collectives.all_to_all(...)
+  local o, name = bind_lists(...), "all_to_all"
+  local group, outputs, inputs = world.group(name, o.group), o.output_tensor_list,
+    o.input_tensor_list
+  dense.check_list(name, "output_tensor_list", outputs, #group.ranks, nil, true)
+  dense.check_list(name, "input_tensor_list", inputs, #group.ranks)
+  check_dtypes(name, inputs, outputs)
+  local flat, comes, total = {}, counts_of(outputs), 0
+  for i, x in ipairs(inputs) do flat[i] = x:detach():reshape(-1) end
+  for _, count in ipairs(comes) do total = total + count end
+  local x = core.cat(flat)
+  local y = core.empty({total}, {dtype = x.dtype, device = x.device})
+  return exchange.run(group, y, x, counts_of(inputs), comes,
+    {name = name, row = 1, key = "lists of " .. x.dtype}, o.async_op, function()
+      for i, part in ipairs(y:split(comes)) do
+        outputs[i]:detach():copy_(part:reshape(outputs[i].shape))
+      end
+      return outputs
+    end)
 end
 
 -- ---- messages ----

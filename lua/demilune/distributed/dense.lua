@@ -36,4 +36,30 @@ function dense.new_parts(n, x, stays)
     device = stays and x.device or "cpu"})
 end
 
+-- Raises unless it is a list of n tensors, each like x, where one is given; of those that are
+-- written, none has elements that share memory.
+function dense.check_list(name, what, list, n, x, is_written)
+  if #list ~= n then
+    caller.raise("%s: %s has %d elements, wanted %d, a tensor for each rank", name, what, #list, n)
+  end
+  for i, t in ipairs(list) do
+    if not core.is_tensor(t) then
+      caller.raise("%s: element %d of %s is a %s, wanted a tensor", name, i, what, type(t))
+    elseif x and dense.text_of(t) ~= dense.text_of(x) then
+      caller.raise("%s: element %d of %s is %s, wanted %s as the tensor", name, i, what,
+        dense.text_of(t), dense.text_of(x))
+    elseif is_written and select(3, core._dist_dense(t, true)) then
+      caller.raise("%s: elements of element %d of %s share memory; hint: x:contiguous()", name, i,
+        what)
+    end
+  end
+end
+
+-- The tensors of the list as one.
+function dense.joined(list, stays)
+  local parts = dense.new_parts(#list, list[1], stays)
+  for i, part in ipairs(list) do parts[i] = part:detach() end
+  return parts
+end
+
 return dense

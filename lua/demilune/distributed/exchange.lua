@@ -56,14 +56,15 @@ function exchange.rows(name, before, output, input, wants, gives, n)
 end
 
 -- Exchanges parts of two tensors, goes[i] rows for rank i and comes[i] rows from it; job as of
--- exchange.rows.
-function exchange.run(group, output, input, goes, comes, job, is_async)
+-- exchange.rows. after() makes the result, by default the output.
+function exchange.run(group, output, input, goes, comes, job, is_async, after)
   local name = job.name
   local stays = dense.stay(name, group, "exchange", nil, input, output)
   local flat, bring = dense.to_write(name, output, stays)
   return world.run({kind = "exchange", name = name, group = group, stays = stays,
     input = dense.to_read(input, stays), output = flat, key = job.key, row = job.row,
-    sizes = table.move(comes, 1, #comes, #goes + 1, {table.unpack(goes)})}, is_async, bring)
+    sizes = table.move(comes, 1, #comes, #goes + 1, {table.unpack(goes)})}, is_async,
+    after and function() return after(bring()) end or bring)
 end
 
 return exchange

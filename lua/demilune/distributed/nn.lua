@@ -7,6 +7,7 @@ local autograd = require "demilune.autograd"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local collectives = require "demilune.distributed.collectives"
+local dense = require "demilune.distributed.dense"
 local exchange = require "demilune.distributed.exchange"
 local world = require "demilune.distributed.world"
 
@@ -122,18 +123,7 @@ scatter_one = autograd.Function{
 -- ---- checks ----
 
 -- Raises unless it is a list of n tensors.
-local function check_list(name, what, list, n)
-  if #list ~= n then
-    caller.raise("distributed.nn.%s: %s has %d elements, wanted %d, a tensor for each rank", name,
-      what, #list, n)
-  end
-  for i, t in ipairs(list) do
-    if not core.is_tensor(t) then
-      caller.raise("distributed.nn.%s: element %d of %s is a %s, wanted a tensor", name, i, what,
-        type(t))
-    end
-  end
-end
+local function check_list(name, ...) dense.check_list("distributed.nn." .. name, ...) end
 
 -- Writes y into the tensor that a caller gave for it, and returns y, which has the history.
 local function written(name, output, y)

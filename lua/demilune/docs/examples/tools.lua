@@ -508,6 +508,19 @@ return {
     local config = dist.broadcast_object({lr = 0.1, layers = {64, 64}}, 0)
     config.lr  --> 0.1
     dist.destroy_process_group()]],
+  ["distributed.all_to_all"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local mine, theirs = {}, {}
+    for i = 1, dist.get_world_size() do mine[i], theirs[i] = dm.full({2}, i), dm.full({2}, 0) end
+    dist.all_to_all(theirs, mine)[1]:eq(dist.get_rank() + 1):all():item()  --> true
+    dist.destroy_process_group()]],
+  ["distributed.reduce_scatter"] = [[
+    local dist = dm.distributed; dist.init_process_group()
+    local list = {}
+    for i = 1, dist.get_world_size() do list[i] = dm.full({3}, i) end
+    local sum = dist.reduce_scatter(dm.zeros_like(list[1]), list)
+    sum[1]:item() == (dist.get_rank() + 1) * #list  --> true
+    dist.destroy_process_group()]],
   ["distributed.P2POp"] = [[
     local dist = dm.distributed; dist.init_process_group()
     local message = dist.P2POp(dist.isend, dm.ones(3), 1, {tag = 2})
