@@ -114,6 +114,8 @@ describe("a world of one rank", function()
       ["input_split_sizes has 2 elements with the sum 3, wanted 1 and 3"] = {{3}, {1, 2}},
       ["input_split_sizes%[1%] is %-3, wanted a number of rows"] = {nil, {-3}},
     } do refuses(text, "all_to_all_single", dm.zeros(3), x, splits[1], splits[2]) end
+    refuses("rank 0 has 3000000000 rows to exchange, of at most 2147483647", "all_to_all_single",
+      dm.zeros(3000000000, 0), dm.zeros(3000000000, 0), {3000000000}, {3000000000})
     refuses("an output {3, 1} float32 for {3} float32, wanted the same dims behind the first",
       "all_to_all_single", dm.zeros(3, 1), x, {3}, {3})
     refuses("no list, wanted scatter_list of 1 on the rank src", "scatter", x)

@@ -218,6 +218,68 @@ local function mismatch_of_sizes(a)
   equal(out, before, "the output of an exchange that differs")
 end
 
+local function laid_out_all(list, is_strided)
+  local out = {}
+  for i, x in ipairs(list) do out[i] = laid_out(x, is_strided) end
+  return out
+end
+
+local function zeros_like(list)
+  local zeros = {}
+  for i, x in ipairs(list) do zeros[i] = x:zeros_like() end
+  return zeros
+end
+
+function CALLS.all_gather_list(a)
+  local list = of_all(a)
+  local out = laid_out_all(zeros_like(list), a.is_strided)
+  local x = a.is_shared and out[a.me]:copy_(list[a.me]) or list[a.me]
+  return dist.all_gather(out, x, opts(a)), function(got)
+    assert(got == out)
+    same_list(out, list, "all_gather into a list")
+  end
+end
+
+function CALLS.reduce_scatter_list(a)
+  local list = of_all(a)
+  local sent, given = {}, turned(a, list):unbind(1)
+  local out = a.is_shared and given[a.me] or laid_out(list[a.me]:zeros_like(), a.is_strided)
+  for i = 1, #list do sent[i] = list[(i + a.me - 2) % #list + 1] end
+  return dist.reduce_scatter(out, given, opts(a, {op = a.op})), function()
+    equal(out, combined(a.op, sent), "reduce_scatter of a list " .. a.op)
+  end
+end
+
+function CALLS.all_to_all_lists(a)
+  local given, wanted = {}, {}
+  for i = 1, #a.ranks do
+    given[i] = made(a.id + a.me, i, a.dtype, {rows_of(a, a.me, i), table.unpack(a.shape, 1, 1)})
+    wanted[i] = made(a.id + i, a.me, a.dtype, {rows_of(a, i, a.me), table.unpack(a.shape, 1, 1)})
+  end
+  local out = laid_out_all(zeros_like(wanted), a.is_strided)
+  return dist.all_to_all(out, laid_out_all(given, a.is_strided), opts(a)), function()
+    same_list(out, wanted, "all_to_all")
+  end
+end
+
+-- Values of Lua's, which are there when the call returns.
+function CALLS.objects(a)
+  a.shape = {table.unpack(a.shape, 1, 1)} -- so that the stand-in can count the bytes
+  local list, length = of_all(a), a.id % 50
+  local function value(i) return {("v"):rep(length * i), t = list[i], i % 2 == 0} end
+  local function check(got, i)
+    assert(#got[1] == length * i and got[2] == (i % 2 == 0), "an object")
+    equal(got.t, list[i], "a tensor of an object")
+  end
+  local o, out, given = {group = a.group}, {}, {}
+  for i, got in ipairs(dist.gather_object(value(a.me), a.root, a.group) or {}) do check(got, i) end
+  for i = 1, #list do given[i] = value(i) end
+  check(dist.scatter_object_list(out, a.rank == a.root and given or nil, a.root, o), a.me)
+  local both = dist.broadcast_object_list(a.rank == a.root and given or {}, a.root, o)
+  for i = 1, #list do check(both[i], i) end
+  return dist.barrier(opts(a)), function() end
+end
+
 local NAMES = {}
 for name in pairs(CALLS) do NAMES[#NAMES + 1] = name end
 table.sort(NAMES)

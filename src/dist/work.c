@@ -373,11 +373,28 @@ static void tell_sizes(dm_Work *w, const dm_Transport *t) {
   else dm_work_post(w, t, SIZES, DM_TRANSFER_ALL_GATHER, w->sizes, w->all_sizes, bytes);
 }
 
+/* Fails on all ranks where one has more rows than MPI counts. */
+static bool are_countable(dm_Work *w) {
+  const int n = w->group->n;
+  char text[DM_FAILURE_TEXT];
+  for (int side = 0; side < 2 * n; side++) {
+    int64_t rows = 0;
+    for (int k = 0; k < n; k++) rows += w->all_sizes[n * side + k];
+    if (rows <= INT32_MAX) continue;
+    snprintf(text, sizeof text, "rank %d has %lld rows to exchange, of at most %d",
+             w->group->ranks[side / 2], (long long)rows, INT32_MAX);
+    fail(w, text);
+    return false;
+  }
+  return true;
+}
+
 /* Whether all ranks want what they get; else all of them fail. *total: rows of all ranks. */
 static bool sizes_agree(dm_Work *w, int64_t *total) {
   const int n = w->group->n;
   char text[DM_FAILURE_TEXT];
   *total = 0;
+  if (!are_countable(w)) return false;
   for (int i = 0; i < n; i++) {
     for (int k = 0; k < n; k++) {
       const int64_t gives = w->all_sizes[2 * n * i + k],
