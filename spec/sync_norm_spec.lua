@@ -100,4 +100,10 @@ describe("SyncBatchNorm on several ranks", function()
       assert.equal(0, code)
     end)
   end
+
+  with_mpirun("has the statistics of its group alone, beside DistributedDataParallel", function()
+    local text, code = launch.ranks(4, "sync_groups", here.type)
+    assert.equal(4, launch.count(text, "rank %d: groups\n"), text)
+    assert.equal(0, code)
+  end)
 end)

@@ -157,6 +157,17 @@ static int new_group(lua_State *L) {
   return 1;
 }
 
+/* _dist_new_aside(group) -> the index of a second group of the same ranks. */
+static int new_aside(lua_State *L) {
+  check_open(L);
+  dm_Group *of = check_group(L, 1);
+  luaL_argcheck(L, of->index < DM_MAX_GROUP, 1, "is aside itself");
+  const dm_Group *g = dm_world_new_aside(of);
+  if (!g) return dm_raise(L);
+  lua_pushinteger(L, g->index);
+  return 1;
+}
+
 /* The elements of t, contiguous and without history, on its device. */
 static dm_status dense_there(const dm_Tensor *t, dm_Tensor **out) {
   dm_Tensor *alias = NULL;
@@ -325,7 +336,7 @@ static int post(lua_State *L) {
   w->kind = (dm_WorkKind)kind;
   w->op = (dm_RankOp)op;
   w->group = group;
-  w->agree = kind == DM_WORK_SPLIT ? dm_world_group(0) : group;
+  w->agree = kind == DM_WORK_SPLIT ? group->of : group;
   w->peer = peer;
   if (kind == DM_WORK_CONNECT) {
     DM_CHECK(L, dm_link_prepare(w, dm_check_tensor(L, 5)->device));
@@ -887,6 +898,7 @@ const luaL_Reg dm_distributed_functions[] = {{"_dist_lacks", lacks},
                                              {"_dist_size", size_of},
                                              {"_dist_most_tag", most_tag},
                                              {"_dist_new_group", new_group},
+                                             {"_dist_new_aside", new_aside},
                                              {"_dist_dense", dense},
                                              {"_dist_post", post},
                                              {"_dist_way", way_of},

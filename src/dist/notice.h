@@ -31,7 +31,7 @@ typedef struct dm_Notice {
   int32_t failed; /* GOODBYE: it leaves without order */
   int32_t script; /* what the script's thread does, as Linux says: R, S, D, T; or 0 */
   double since;   /* seconds since the collective was asked for, or ended */
-  int64_t count[DM_MAX_GROUP]; /* collectives: asked for; of GOODBYE: ended */
+  int64_t count[DM_MAX_INDEX]; /* collectives: asked for; of GOODBYE: ended */
   char last[DM_LAST_TEXT];     /* the oldest that has not ended; else the last one; or "" */
   char failure[DM_FAILURE_TEXT];
 } dm_Notice;

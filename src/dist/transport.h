@@ -38,8 +38,8 @@ typedef struct dm_Transport {
   dm_Comm *(*world)(void);
   dm_Comm *(*notices)(void); /* the same ranks, whose messages meet no others */
   /* The ranks that call it with `member`, in the world's order; NULL for the others, or on
-     failure with *failed. All ranks of the world call it, after they have agreed to. */
-  dm_Comm *(*split)(bool member, bool *failed);
+     failure with *failed. All ranks of `comm` call it, after they have agreed to. */
+  dm_Comm *(*split)(dm_Comm *comm, bool member, bool *failed);
   /* Starts it; `in` and `out` stay untouched until test() gives 1. A message meets one that is
      received by the same tag; tags of other transfers do not count. NULL: text() says why not.
    */

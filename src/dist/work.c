@@ -351,7 +351,7 @@ static void met(dm_Work *w, const dm_Transport *t) {
 
 static void split(dm_Work *w, const dm_Transport *t) {
   bool failed;
-  w->group->comm = t->split(w->group->me >= 0, &failed);
+  w->group->comm = t->split(w->agree->comm, w->group->me >= 0, &failed);
   if (failed) dm_work_break(w, t->text());
   else w->step = DM_WORK_LINKING;
 }

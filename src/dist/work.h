@@ -25,7 +25,8 @@
 #include "dist/transport.h"
 
 enum {
-  DM_MAX_GROUP = 64, /* groups of a process, the world among them */
+  DM_MAX_GROUP = 64,               /* groups of a process, the world among them */
+  DM_MAX_INDEX = 2 * DM_MAX_GROUP, /* with one aside of each */
   DM_NAME_TEXT = 32,
   DM_KEY_TEXT = 224,
   DM_LINE_TEXT = 128,
@@ -55,7 +56,8 @@ typedef enum dm_Way { DM_WAY_UNKNOWN, DM_WAY_HOST, DM_WAY_LINK } dm_Way;
 
 /* Ranks that communicate, in the order of the world's. */
 typedef struct dm_Group {
-  int index;              /* 0: the world */
+  int index;              /* 0: the world; DM_MAX_GROUP more than `of`: aside of that group */
+  struct dm_Group *of;    /* whose ranks make it: of a new group the world */
   int n, me;              /* me: this process among them; -1: it is no member */
   int *ranks;             /* (n) in the world */
   dm_Comm *comm;          /* used by the thread alone */

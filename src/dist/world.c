@@ -79,7 +79,7 @@ typedef struct World {
      told it to the script */
   bool is_broken, is_unheard, is_told;
   bool leaves, orderly;
-  dm_Group *groups[DM_MAX_GROUP];
+  dm_Group *groups[DM_MAX_INDEX]; /* NULL: there is none */
   int n_group;
   dm_Work *incoming, **incoming_end;
   dm_WorldStats stats;
@@ -133,7 +133,7 @@ static void finish(dm_Work *w) {
   if (is_collective && !w->is_broken) atomic_fetch_add(&w->agree->n_done, 1);
   /* a group that came to nothing on all ranks leaves its number to the next one */
   if (w->kind == DM_WORK_SPLIT && w->failed && w->group->index == world.n_group - 1)
-    world.n_group--;
+    world.groups[--world.n_group] = NULL;
   world.last_at = now();
   atomic_store(&w->done, true);
   pthread_cond_broadcast(&world.done);
@@ -150,7 +150,8 @@ static void tell_queued(void) {
 
 /* Ends the links of devices; well: all ranks have done all that they asked for. */
 static void end_links(bool well) {
-  for (int i = world.n_group - 1; i >= 0; i--) dm_link_end(world.groups[i], well);
+  for (int i = DM_MAX_INDEX - 1; i >= 0; i--)
+    if (world.groups[i]) dm_link_end(world.groups[i], well);
 }
 
 /* Nothing works from now on: ends all works with that text. What devices do is given up first,
@@ -194,10 +195,11 @@ static void describe(dm_Notice *notice, dm_NoticeKind kind) {
   if (oldest) notice->state = atomic_load(&world.n_waiting) > 0 ? DM_RANK_WAITS : DM_RANK_SENDS;
   notice->failed = kind == DM_NOTICE_GOODBYE && (!world.orderly || *world.why);
   notice->since = now() - (oldest ? oldest->posted : world.last_at);
-  for (int i = 0; i < world.n_group; i++)
-    notice->count[i] = kind == DM_NOTICE_GOODBYE
-                           ? (int64_t)atomic_load(&world.groups[i]->n_done)
-                           : world.groups[i]->n_post;
+  for (int i = 0; i < DM_MAX_INDEX; i++)
+    if (world.groups[i])
+      notice->count[i] = kind == DM_NOTICE_GOODBYE
+                             ? (int64_t)atomic_load(&world.groups[i]->n_done)
+                             : world.groups[i]->n_post;
   dm_Words last = {notice->last, sizeof notice->last, 0};
   if (oldest || *world.last.name) dm_say_call(&last, oldest ? &oldest->header : &world.last);
   snprintf(notice->failure, sizeof notice->failure, "%s", world.why);
@@ -816,7 +818,7 @@ static bool start_thread(void) {
 /* Frees what a world of one holds, which may be opened again. MPI does not begin twice, and a
    work that never ended still points to its group. */
 static void clear_world(void) {
-  for (int i = 0; i < world.n_group; i++) dm_free(world.groups[i]);
+  for (int i = 0; i < DM_MAX_INDEX; i++) dm_free(world.groups[i]);
   memset(world.groups, 0, sizeof world.groups);
   world.n_group = 0;
   dm_free(world.peers);
@@ -877,14 +879,11 @@ int dm_world_node_rank(void) { return world.node_rank; }
 int dm_world_most_tag(void) { return (world.most_tag - 1) / 2; }
 
 dm_Group *dm_world_group(int index) {
-  return index >= 0 && index < world.n_group ? world.groups[index] : NULL;
+  return index >= 0 && index < DM_MAX_INDEX ? world.groups[index] : NULL;
 }
 
-dm_Group *dm_world_new_group(int n, const int *ranks) {
-  if (world.n_group == DM_MAX_GROUP) {
-    dm_fail(DM_ESTATE, "new_group: more than %d groups", DM_MAX_GROUP - 1);
-    return NULL;
-  }
+/* A group of these ranks without an index. */
+static dm_Group *make_group(int n, const int *ranks) {
   dm_Group *g = dm_alloc_zero((int64_t)sizeof *g + n * (int64_t)sizeof *ranks);
   if (!g) {
     dm_fail(DM_EMEM, "new_group: out of memory");
@@ -897,9 +896,34 @@ dm_Group *dm_world_new_group(int n, const int *ranks) {
   for (int i = 0; i < n; i++) {
     if (ranks[i] == world.rank) g->me = i;
   }
+  return g;
+}
+
+dm_Group *dm_world_new_group(int n, const int *ranks) {
+  if (world.n_group == DM_MAX_GROUP) {
+    dm_fail(DM_ESTATE, "new_group: more than %d groups", DM_MAX_GROUP - 1);
+    return NULL;
+  }
+  dm_Group *g = make_group(n, ranks);
+  if (!g) return NULL;
   pthread_mutex_lock(&world.lock);
   g->index = world.n_group;
+  g->of = world.groups[0];
   world.groups[world.n_group++] = g;
+  pthread_mutex_unlock(&world.lock);
+  return g;
+}
+
+/* One that came to nothing on all ranks is made again. */
+dm_Group *dm_world_new_aside(dm_Group *of) {
+  const int index = DM_MAX_GROUP + of->index;
+  if (world.groups[index]) return world.groups[index];
+  dm_Group *g = make_group(of->n, of->ranks);
+  if (!g) return NULL;
+  pthread_mutex_lock(&world.lock);
+  g->index = index;
+  g->of = of;
+  world.groups[index] = g;
   pthread_mutex_unlock(&world.lock);
   return g;
 }

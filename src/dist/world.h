@@ -44,6 +44,11 @@ dm_Group *dm_world_group(int index);
    made it. NULL: there are too many, or no memory (dm_error). */
 dm_Group *dm_world_new_group(int n, const int *ranks);
 
+/* A second group of the same ranks, whose works pass those of the first; its index is the same
+   on all of them. They make it together by a work DM_WORK_SPLIT. NULL: there is no memory
+   (dm_error). */
+dm_Group *dm_world_new_aside(dm_Group *of);
+
 /* A new work with one reference; NULL without memory. */
 dm_Work *dm_work_new(void);
 /* Hands the work over. */

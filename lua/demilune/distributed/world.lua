@@ -192,6 +192,8 @@ function world.run(job, is_async, after)
   return after(work)
 end
 
+local function nothing() end
+
 -- ---- begin and end ----
 
 local function range(n)
@@ -301,12 +303,17 @@ function world.new_group(ranks)
     key = ("{%s}"):format(table.concat(ranks, ", "))}, false, function() return group end)
 end
 
--- A second group of all ranks, made at its first use, which all ranks reach together. For what
+-- A second group of a group's ranks, made at its first use, which they reach together. For what
 -- backward passes exchange between the buckets of gradients: a rank that has not used a parameter
 -- sends its bucket later than the others, and collectives of one group keep their order.
-function world.aside()
-  current.aside = current.aside or world.new_group()
-  return current.aside
+function world.aside(group)
+  if not group.aside then
+    local aside = new_group(core._dist_new_aside(group.index), group.ranks)
+    world.run({kind = "new_group", name = "new_group", group = aside,
+      key = ("{%s}, aside"):format(table.concat(group.ranks, ", "))}, false, nothing)
+    group.aside = aside
+  end
+  return group.aside
 end
 
 return world

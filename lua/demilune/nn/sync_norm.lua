@@ -102,7 +102,7 @@ local function group_of(self)
   if not self.training or not world.is_open() then return nil end
   local group = world.group(NAME, self.process_group)
   if #group.ranks == 1 then return nil end
-  return self.process_group and group or world.aside()
+  return world.aside(group)
 end
 
 local function normalize(self, x, share, count)

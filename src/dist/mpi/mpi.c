@@ -92,11 +92,11 @@ static dm_Comm *mpi_world(void) { return &world; }
 
 static dm_Comm *mpi_notices(void) { return &notices; }
 
-static dm_Comm *mpi_split(bool member, bool *failed) {
+static dm_Comm *mpi_split(dm_Comm *parent, bool member, bool *failed) {
   dm_Comm *comm = malloc(sizeof *comm);
   MPI_Comm of = MPI_COMM_NULL;
   if (!comm) snprintf(failure, sizeof failure, "out of memory");
-  *failed = !GOOD(MPI_Comm_split, world.of, member ? 0 : MPI_UNDEFINED, own_rank, &of) ||
+  *failed = !GOOD(MPI_Comm_split, parent->of, member ? 0 : MPI_UNDEFINED, own_rank, &of) ||
             (of != MPI_COMM_NULL && !GOOD(MPI_Comm_set_errhandler, of, MPI_ERRORS_RETURN)) ||
             !comm;
   if (*failed || of == MPI_COMM_NULL) {
