@@ -186,6 +186,14 @@ describe("several ranks", function()
     end
   end)
 
+  with_mpirun("do in random programs what a plain loop does", function()
+    for seed = 1, 2 do
+      local text, code = ranks(3, "mix", "100 " .. seed)
+      assert.equal(3, count(text, "rank %d: 100 programs"), text)
+      assert.equal(0, code)
+    end
+  end)
+
   with_mpirun("have gradients of collectives: those of the sum of their losses", function()
     for n = 2, 3 do
       local text, code = ranks(n, "gradients")

@@ -46,9 +46,15 @@ local function made(id, of, dtype, shape)
   return x:reshape(shape):to(dtype)
 end
 
--- The same, in some calls as a view whose elements lie apart.
-local function laid_out(x, is_strided)
-  if is_strided then return dm.stack({x, x}, -1):select(-1, 1) end
+-- A copy; layout: nil, or that of a view whose elements lie apart, in columns, or behind others.
+local function laid_out(x, layout)
+  if layout == "columns" and x:dim() > 1 then
+    return x:transpose(1, -1):contiguous():clone():transpose(1, -1)
+  elseif layout == "behind" and x:dim() > 0 then
+    return dm.cat({x, x}, 1):narrow(1, x:size(1) + 1, x:size(1))
+  elseif layout then
+    return dm.stack({x, x}, -1):select(-1, 1)
+  end
   return x:clone()
 end
 
@@ -65,11 +71,12 @@ end
 -- What a call is given, the same on all ranks. is_shared: input and output share memory.
 local function arguments(world, r, g)
   local a = {id = r:int(0, 1 << 20), dtype = r:pick(DTYPES), shape = r:pick(SHAPES),
-    root = r:pick(g.ranks), is_strided = r:chance(0.3), is_shared = r:chance(0.2),
+    root = r:pick(g.ranks), is_shared = r:chance(0.2),
     async_op = r:chance(0.6), group = g.group, ranks = g.ranks}
   local is_float = a.dtype:find "float" ~= nil
   a.op = r:pick(is_float and {"sum", "avg", "min", "max", "product"}
     or {"sum", "min", "max", "product", "band", "bor"})
+  a.layout = r:chance(0.4) and r:pick{"apart", "columns", "behind"} or nil
   a.me, a.rank = g.me, world.rank
   return a
 end
@@ -99,7 +106,7 @@ function CALLS.barrier(a) return dist.barrier(opts(a)), function() end end
 
 function CALLS.all_reduce(a)
   local list = of_all(a)
-  local x = laid_out(list[a.me], a.is_strided)
+  local x = laid_out(list[a.me], a.layout)
   return dist.all_reduce(x, opts(a, {op = a.op})), function()
     equal(x, combined(a.op, list), "all_reduce " .. a.op)
   end
@@ -107,7 +114,7 @@ end
 
 function CALLS.broadcast(a)
   local list = of_all(a)
-  local x = laid_out(list[a.me], a.is_strided)
+  local x = laid_out(list[a.me], a.layout)
   return dist.broadcast(x, a.root, opts(a)), function()
     equal(x, made(a.id, a.root, a.dtype, a.shape), "broadcast")
   end
@@ -115,7 +122,7 @@ end
 
 function CALLS.reduce(a)
   local list = of_all(a)
-  local x = laid_out(list[a.me], a.is_strided)
+  local x = laid_out(list[a.me], a.layout)
   return dist.reduce(x, a.root, opts(a, {op = a.op})), function()
     equal(x, a.rank == a.root and combined(a.op, list) or list[a.me], "reduce " .. a.op)
   end
@@ -123,14 +130,14 @@ end
 
 function CALLS.all_gather(a)
   local list = of_all(a)
-  return dist.all_gather(laid_out(list[a.me], a.is_strided), opts(a)), function(got)
+  return dist.all_gather(laid_out(list[a.me], a.layout), opts(a)), function(got)
     same_list(got, list, "all_gather")
   end
 end
 
 function CALLS.all_gather_into_tensor(a)
   local list = of_all(a)
-  local out = laid_out(dm.stack(list):zeros_like(), a.is_strided)
+  local out = laid_out(dm.stack(list):zeros_like(), a.layout)
   local x = list[a.me]
   if a.is_shared then x = out:select(1, a.me):copy_(x) end -- in its own part of the output
   return dist.all_gather_into_tensor(out, x, opts(a)), function()
@@ -148,7 +155,7 @@ end
 function CALLS.reduce_scatter_tensor(a)
   local list = of_all(a)
   local sent, given = {}, turned(a, list)
-  local out = laid_out(list[a.me]:zeros_like(), a.is_strided)
+  local out = laid_out(list[a.me]:zeros_like(), a.layout)
   if a.is_shared then out = given:select(1, a.me) end
   for i = 1, #list do sent[i] = list[(i + a.me - 2) % #list + 1] end
   return dist.reduce_scatter_tensor(out, given, opts(a, {op = a.op})), function()
@@ -158,7 +165,7 @@ end
 
 function CALLS.gather(a)
   local list = of_all(a)
-  return dist.gather(laid_out(list[a.me], a.is_strided), opts(a, {dst = a.root})), function(got)
+  return dist.gather(laid_out(list[a.me], a.layout), opts(a, {dst = a.root})), function(got)
     assert((got ~= nil) == (a.rank == a.root), "gather")
     if got then same_list(got, list, "gather") end
   end
@@ -166,7 +173,7 @@ end
 
 function CALLS.scatter(a)
   local list = of_all(a)
-  local out = laid_out(list[a.me]:zeros_like(), a.is_strided)
+  local out = laid_out(list[a.me]:zeros_like(), a.layout)
   local given = a.rank == a.root and list or nil
   return dist.scatter(out, given, opts(a, {src = a.root})), function()
     equal(out, list[a.me], "scatter")
@@ -196,8 +203,8 @@ function CALLS.all_to_all_uneven(a)
     parts[i], wanted[i] = part(a.me, i), part(i, a.me)
     total = total + wants[i]
   end
-  local out = laid_out(dm.zeros({total, table.unpack(rest)}, {dtype = a.dtype}), a.is_strided)
-  return dist.all_to_all_single(out, laid_out(dm.cat(parts), a.is_strided), wants, gives,
+  local out = laid_out(dm.zeros({total, table.unpack(rest)}, {dtype = a.dtype}), a.layout)
+  return dist.all_to_all_single(out, laid_out(dm.cat(parts), a.layout), wants, gives,
     opts(a)), function() equal(out, dm.cat(wanted), "uneven all_to_all_single") end
 end
 
@@ -218,9 +225,9 @@ local function mismatch_of_sizes(a)
   equal(out, before, "the output of an exchange that differs")
 end
 
-local function laid_out_all(list, is_strided)
+local function laid_out_all(list, layout)
   local out = {}
-  for i, x in ipairs(list) do out[i] = laid_out(x, is_strided) end
+  for i, x in ipairs(list) do out[i] = laid_out(x, layout) end
   return out
 end
 
@@ -232,7 +239,7 @@ end
 
 function CALLS.all_gather_list(a)
   local list = of_all(a)
-  local out = laid_out_all(zeros_like(list), a.is_strided)
+  local out = laid_out_all(zeros_like(list), a.layout)
   local x = a.is_shared and out[a.me]:copy_(list[a.me]) or list[a.me]
   return dist.all_gather(out, x, opts(a)), function(got)
     assert(got == out)
@@ -243,7 +250,7 @@ end
 function CALLS.reduce_scatter_list(a)
   local list = of_all(a)
   local sent, given = {}, turned(a, list):unbind(1)
-  local out = a.is_shared and given[a.me] or laid_out(list[a.me]:zeros_like(), a.is_strided)
+  local out = a.is_shared and given[a.me] or laid_out(list[a.me]:zeros_like(), a.layout)
   for i = 1, #list do sent[i] = list[(i + a.me - 2) % #list + 1] end
   return dist.reduce_scatter(out, given, opts(a, {op = a.op})), function()
     equal(out, combined(a.op, sent), "reduce_scatter of a list " .. a.op)
@@ -256,8 +263,8 @@ function CALLS.all_to_all_lists(a)
     given[i] = made(a.id + a.me, i, a.dtype, {rows_of(a, a.me, i), table.unpack(a.shape, 1, 1)})
     wanted[i] = made(a.id + i, a.me, a.dtype, {rows_of(a, i, a.me), table.unpack(a.shape, 1, 1)})
   end
-  local out = laid_out_all(zeros_like(wanted), a.is_strided)
-  return dist.all_to_all(out, laid_out_all(given, a.is_strided), opts(a)), function()
+  local out = laid_out_all(zeros_like(wanted), a.layout)
+  return dist.all_to_all(out, laid_out_all(given, a.layout), opts(a)), function()
     same_list(out, wanted, "all_to_all")
   end
 end
@@ -336,7 +343,7 @@ local function message(r, a, pending)
     local h = dist.isend(x, to, {group = a.group, tag = tag})
     pending[#pending + 1] = {handle = h, check = function() end}
   elseif a.rank == to then
-    local y = laid_out(x:zeros_like(), a.is_strided)
+    local y = laid_out(x:zeros_like(), a.layout)
     if not fits then y = y:unsqueeze(1) end
     local ok, why = pcall(dist.recv, y, from, {group = a.group, tag = tag})
     assert(ok == fits, why)
@@ -364,7 +371,7 @@ local function storm(world, r, a, pending)
   for _, count in pairs(counts) do n = n + count end
   r:shuffle(asked)
   for i = 1, n do
-    local y = laid_out(made(0, 0, a.dtype, a.shape):zeros_like(), a.is_strided)
+    local y = laid_out(made(0, 0, a.dtype, a.shape):zeros_like(), a.layout)
     handles[i] = dist.irecv(y, asked[i], o)
   end
   for i, h in ipairs(handles) do
