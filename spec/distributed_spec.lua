@@ -128,6 +128,8 @@ describe("a world of one rank", function()
     refuses("tensor_list has 2 elements, wanted 1, a tensor for each rank", "all_gather", {x, x}, x)
     refuses("elements of element 1 of tensor_list share memory", "all_gather",
       {dm.ones(1):expand(3)}, x)
+    refuses("element 1 of gather_list is {2} float32, wanted {3} float32", "gather", x,
+      {dm.ones(2)})
     refuses("input_list has 2 elements, wanted 1", "reduce_scatter", x, {x, x})
     refuses("avg of int64, wanted floats", "reduce_scatter", dm.arange(3), {dm.arange(3)}, "avg")
     refuses("dtypes float32 and int64, wanted the same", "all_to_all", {dm.arange(3)}, {x})

@@ -135,6 +135,11 @@ local function check_lists(dtype, shape)
   for r, y in ipairs(into) do equal(y, list[r], "all_gather into a list " .. what) end
   local again = dist.all_gather{tensor_list = list, tensor = strided(mine), async_op = true}:wait()
   for r, y in ipairs(again) do equal(y, into[r], "all_gather into a list " .. what) end
+  local filled = {}
+  for r = 1, n do filled[r] = strided(dm.zeros_like(mine)) end
+  local got_list = dist.gather(mine, rank == n - 1 and filled or nil, n - 1)
+  assert(got_list == (rank == n - 1 and filled or nil))
+  for r, y in ipairs(got_list or {}) do equal(y, list[r], "gather into a list " .. what) end
   local turned, sent, out = {}, {}, strided(dm.zeros_like(mine))
   for r = 0, n - 1 do
     turned[r + 1] = strided(list[(rank + r) % n + 1])

@@ -267,8 +267,19 @@ function collectives.reduce_scatter(...)
 end
 
 local bind_gather = signature("gather", "tensor: tensor", "dst: integer = 0", GROUP, ASYNC)
+local bind_gather_list = signature("gather", "tensor: tensor", "gather_list?: list",
+  "dst: integer = 0", GROUP, ASYNC)
 
---- The tensors of all ranks, on rank dst.
+-- Whether the arguments of gather have a list, or nil in its place.
+local function has_gather_list(first, second, third)
+  if second == nil then
+    return math.type(third) == "integer" or type(first) == "table" and first.gather_list ~= nil
+  end
+  return type(second) == "table" and (second.gather_list ~= nil or core.is_tensor(second[1]))
+end
+
+--- The tensors of all ranks, on rank dst: `gather(tensor, dst)` returns a new list there, and
+--- `gather(tensor, gather_list, dst)` writes into the tensors of the one that is given there.
 ---@param tensor demilune.Tensor of one shape and dtype on all ranks
 ---@param dst? integer a rank of the world, from 0; 0 by default
 ---@param group? demilune.distributed.Group all ranks by default
@@ -276,15 +287,20 @@ local bind_gather = signature("gather", "tensor: tensor", "dst: integer = 0", GR
 ---@return demilune.Tensor[]|demilune.distributed.Handle|nil list in the order of the ranks; nil on
 --- the others
 function collectives.gather(...)
-  local o = bind_gather(...)
-  local x, group = o.tensor, world.group("gather", o.group)
+  local o = has_gather_list(...) and bind_gather_list(...) or bind_gather(...)
+  local x, group, into = o.tensor, world.group("gather", o.group), o.gather_list
   local peer, n = world.index("gather", "dst", group, o.dst), #group.ranks
   local is_there = world.rank "gather" == o.dst
+  if into and is_there then
+    dense.check_list("gather", "gather_list", into, n, x, true)
+  elseif into and #into > 0 then
+    caller.raise("gather: gather_list is for rank %d, which is dst", o.dst)
+  end
   local stays = world.stays("gather", group, "gather", nil, x)
   local parts = is_there and new_parts(n, x, stays) or nil
   return world.run({kind = "gather", name = "gather", group = group, peer = peer, stays = stays,
     input = to_read(x, stays), output = parts, key = ("to rank %d, %s"):format(o.dst, text_of(x))},
-    o.async_op, is_there and as_list(parts, n, x) or nothing)
+    o.async_op, is_there and as_list(parts, n, x, into) or nothing)
 end
 
 -- The tensors of scatter's list, each like x, as one.
