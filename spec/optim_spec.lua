@@ -441,6 +441,54 @@ describe("optim", function()
     assert.equal(0.01, alone.param_groups[1].initial_lr)
   end)
 
+  it("a schedule says what does not fit its optimizer's groups", function()
+    local S = optim.lr_scheduler
+    local function group() return {params = {dm.ones(1, {requires_grad = true})}} end
+    local function begun() return optim.SGD({group(), group()}, {lr = 1, momentum = 0.9}) end
+    local function one() return 1 end
+    local lists = {LambdaLR = {lr_lambda = {one}}, OneCycleLR = {max_lr = {1}, total_steps = 9},
+      CyclicLR = {base_lr = {1}, max_lr = 2}}
+    for name, o in pairs(lists) do
+      assert.error_matches(function() S[name](begun(), o) end,
+        "has 1 values, wanted 2, one a group")
+    end
+    local closed = {LambdaLR = {lr_lambda = one}, CosineAnnealingWarmRestarts = {T_0 = 2},
+      OneCycleLR = {max_lr = 1, total_steps = 9}, CyclicLR = {base_lr = 1, max_lr = 2}}
+    for name, o in pairs(closed) do
+      local opt = begun()
+      local s = S[name](opt, o)
+      opt:add_param_group(group())
+      opt:step()
+      assert.error_matches(function() s:step() end, name .. ":step: group 3 was added")
+    end
+    local opt = begun()
+    local s, plateau = S.StepLR(opt, 1), S.ReduceLROnPlateau(opt, {min_lr = {0, 0}, patience = 0})
+    opt:add_param_group(group())
+    opt:step()
+    s:step() -- from the rate before: every group has one
+    assert.near(0.1, s:get_last_lr()[3], 1e-15)
+    plateau:step(1)
+    assert.error_matches(function() plateau:step(2) end, "min_lr has 2 numbers")
+  end)
+
+  it("OneCycleLR has lists of momenta, and refuses phases of no steps", function()
+    local S = optim.lr_scheduler
+    local function group() return {params = {dm.ones(1, {requires_grad = true})}} end
+    local function begun() return optim.SGD({group(), group()}, {momentum = 0.5}) end
+    local opt = begun()
+    S.OneCycleLR(opt, {max_lr = 1, total_steps = 9, max_momentum = {0.9, 0.7}})
+    assert.same({0.9, 0.7}, {opt.param_groups[1].momentum, opt.param_groups[2].momentum})
+    for _, o in ipairs{{total_steps = 10, pct_start = 0.1}, {total_steps = 5, pct_start = 1}} do
+      o.max_lr = 1 -- the rate would be NaN
+      assert.error_matches(function() S.OneCycleLR(begun(), o) end, "leaves no step to the")
+    end
+    assert.error_matches(function()
+      S.OneCycleLR(begun(), {max_lr = 1, total_steps = 10, pct_start = 30})
+    end, "pct_start is 30, wanted 0 to 1")
+    assert.error_matches(function() S.OneCycleLR(begun(), {max_lr = 1, total_steps = 0}) end,
+      "total_steps is 0, wanted 1 or more")
+  end)
+
   it("schedules go on from their state", function()
     local S = optim.lr_scheduler
     local makers = {

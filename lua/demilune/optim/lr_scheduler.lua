@@ -79,6 +79,38 @@ end
 
 caller.with_colon(Schedule, "scheduler", "step state_dict load_state_dict get_last_lr")
 
+-- The rate that group i had when the schedule was made. A group that was added since has none.
+local function base(self, i)
+  local lr = self.base_lrs[i]
+  if not lr then
+    caller.raise("%s:step: group %d was added when the schedule was there already, so it has no "
+      .. "base rate; hint: make the schedule behind add_param_group", self.class, i)
+  end
+  return lr
+end
+
+-- The settings that may be lists, a value a group.
+local PER_GROUP = {"lr_lambda", "base_lr", "max_lr", "base_momentum", "max_momentum"}
+
+local function check_lists(name, settings, n)
+  for _, key in ipairs(PER_GROUP) do
+    local value = settings[key]
+    if type(value) == "table" and #value ~= n then
+      caller.raise("%s: %s has %d values, wanted %d, one a group", name, key, #value, n)
+    end
+  end
+end
+
+local function of_group(v, i) return type(v) == "table" and v[i] or v end
+
+local function check_range(name, settings, key, low, high)
+  local v = settings[key]
+  if v < low or high and v > high then
+    caller.raise("%s: %s is %g, wanted %d %s", name, key, v, low,
+      high and ("to %d"):format(high) or "or more")
+  end
+end
+
 -- A class of schedules. text: its settings, behind the optimizer; prepare(self, fresh)
 -- runs before the first rates are set, fresh: of an optimizer that no schedule had before;
 -- rate(self, i, group) gives group i's, from that of the
@@ -93,6 +125,7 @@ local function schedule(name, text, rate, prepare)
     local settings = bind(...)
     local optimizer = settings.optimizer
     settings.optimizer = nil
+    check_lists(name, settings, #optimizer.param_groups)
     local self = setmetatable({optimizer = optimizer, settings = settings, last_epoch = 0,
       base_lrs = {}}, class)
     local fresh = false
@@ -108,13 +141,13 @@ local function schedule(name, text, rate, prepare)
   return class
 end
 
--- lr *= gamma every step_size steps
+
 schedule("StepLR", "step_size: integer, gamma: number = 0.1", function(self, _, group)
   local t, s = self.last_epoch, self.settings
   if t == 0 or t % s.step_size ~= 0 then return group.lr end
   return group.lr * s.gamma
 end).closed = function(self, i)
-  return self.base_lrs[i] * self.settings.gamma ^ (self.last_epoch // self.settings.step_size)
+  return base(self, i) * self.settings.gamma ^ (self.last_epoch // self.settings.step_size)
 end
 
 -- lr *= gamma at each milestone (steps done)
@@ -125,7 +158,7 @@ schedule("MultiStepLR", "milestones: numbers, gamma: number = 0.1", function(sel
   end
   return lr
 end).closed = function(self, i)
-  local lr = self.base_lrs[i]
+  local lr = base(self, i)
   for _, milestone in ipairs(self.settings.milestones) do
     if milestone <= self.last_epoch then lr = lr * self.settings.gamma end
   end
@@ -136,7 +169,7 @@ end
 schedule("ExponentialLR", "gamma: number", function(self, _, group)
   return self.last_epoch == 0 and group.lr or group.lr * self.settings.gamma
 end).closed = function(self, i)
-  return self.base_lrs[i] * self.settings.gamma ^ self.last_epoch
+  return base(self, i) * self.settings.gamma ^ self.last_epoch
 end
 
 -- From start_factor to end_factor of the base rate in a straight line.
@@ -150,7 +183,7 @@ schedule("LinearLR", [[start_factor: number = 1 / 3, end_factor: number = 1.0,
 end).closed = function(self, i)
   local s = self.settings
   local done = math.min(self.last_epoch, s.total_iters) / s.total_iters
-  return self.base_lrs[i] * (s.start_factor + (s.end_factor - s.start_factor) * done)
+  return base(self, i) * (s.start_factor + (s.end_factor - s.start_factor) * done)
 end
 
 -- The base rate times factor, until total_iters steps are done.
@@ -161,7 +194,7 @@ function(self, _, group)
   return t == s.total_iters and group.lr * (1 / s.factor) or group.lr
 end).closed = function(self, i)
   local s = self.settings
-  return self.base_lrs[i] * (self.last_epoch < s.total_iters and s.factor or 1)
+  return base(self, i) * (self.last_epoch < s.total_iters and s.factor or 1)
 end
 
 -- From the base rate to 0 in total_iters steps, by a power of what is left.
@@ -172,22 +205,25 @@ function(self, _, group)
   return group.lr * ((1 - t / s.total_iters) / (1 - (t - 1) / s.total_iters)) ^ s.power
 end).closed = function(self, i)
   local s = self.settings
-  return self.base_lrs[i] * (1 - math.min(self.last_epoch, s.total_iters) / s.total_iters) ^ s.power
+  return base(self, i) * (1 - math.min(self.last_epoch, s.total_iters) / s.total_iters) ^ s.power
 end
 
 -- rate *= fn(steps done); fn: a function, or one a group
 schedule("MultiplicativeLR", "lr_lambda: function|list", function(self, i, group)
   if self.is_initial then return group.lr end
   local fn = self.settings.lr_lambda
-  if type(fn) == "table" then fn = fn[i] end
+  if type(fn) == "table" then
+    base(self, i)
+    fn = fn[i]
+  end
   return group.lr * fn(self.last_epoch)
 end)
 
 -- base * fn(steps done); fn: a function, or one a group
 schedule("LambdaLR", "lr_lambda: function|list", function(self, i)
-  local fn = self.settings.lr_lambda
+  local fn, lr = self.settings.lr_lambda, base(self, i)
   if type(fn) == "table" then fn = fn[i] end
-  return self.base_lrs[i] * fn(self.last_epoch)
+  return lr * fn(self.last_epoch)
 end)
 
 -- Half a cosine from the base rate to eta_min in T_max steps, and back.
@@ -196,14 +232,14 @@ schedule("CosineAnnealingLR", "T_max: number, eta_min: number = 0.0", function(s
   local t, n, low = self.last_epoch, self.settings.T_max, self.settings.eta_min
   if t == 0 then return group.lr end
   if (t - 1 - n) % (2 * n) == 0 then
-    return group.lr + (self.base_lrs[i] - low) * (1 - math.cos(math.pi / n)) / 2
+    return group.lr + (base(self, i) - low) * (1 - math.cos(math.pi / n)) / 2
   end
   return (1 + math.cos(math.pi * t / n)) / (1 + math.cos(math.pi * (t - 1) / n))
     * (group.lr - low) + low
 end).closed = function(self, i)
   local s = self.settings
   local height = (1 + math.cos(math.pi * self.last_epoch / s.T_max)) / 2
-  return s.eta_min + (self.base_lrs[i] - s.eta_min) * height
+  return s.eta_min + (base(self, i) - s.eta_min) * height
 end
 
 -- Half a cosine in T_0 steps, again in T_0 T_mult, and so on. I. Loshchilov, F. Hutter
@@ -218,7 +254,7 @@ schedule("CosineAnnealingWarmRestarts", [[T_0: integer, T_mult: integer = 1,
     while t - from >= length do from, length = from + length, length * s.T_mult end
   end
   local height = (1 + math.cos(math.pi * (t - from) / length)) / 2
-  return s.eta_min + (self.base_lrs[i] - s.eta_min) * height
+  return s.eta_min + (base(self, i) - s.eta_min) * height
 end, function(self)
   local s = self.settings
   for _, key in ipairs{"T_0", "T_mult"} do
@@ -245,6 +281,12 @@ local function one_cycle_prepare(self)
     s.total_steps = s.epochs * s.steps_per_epoch
   end
   local n, up = s.total_steps, s.pct_start
+  check_range("OneCycleLR", s, "pct_start", 0, 1)
+  check_range("OneCycleLR", s, "total_steps", 1)
+  if up * n == 1 or not s.three_phase and up == 1 then
+    caller.raise("OneCycleLR: pct_start is %g of %d steps, which leaves no step to the %s; "
+      .. "hint: another pct_start", up, n, up * n == 1 and "rise" or "fall")
+  end
   if s.three_phase then
     self.phases = {{up * n - 1, "initial_lr", "max_lr", "max_momentum", "base_momentum"},
       {2 * up * n - 2, "max_lr", "initial_lr", "base_momentum", "max_momentum"},
@@ -255,12 +297,13 @@ local function one_cycle_prepare(self)
   end
   self.ends = {}
   for i, group in ipairs(self.optimizer.param_groups) do
-    local max_lr = type(s.max_lr) == "table" and s.max_lr[i] or s.max_lr
+    local max_lr = of_group(s.max_lr, i)
     local initial = max_lr / s.div_factor
     group.initial_lr = initial
     self.base_lrs[i] = initial
     self.ends[i] = {initial_lr = initial, max_lr = max_lr, min_lr = initial / s.final_div_factor,
-      base_momentum = s.base_momentum, max_momentum = s.max_momentum}
+      base_momentum = of_group(s.base_momentum, i),
+      max_momentum = of_group(s.max_momentum, i)}
     if s.cycle_momentum and group.momentum == nil and not group.betas then
       caller.raise("OneCycleLR: cycle_momentum wants an optimizer with momentum or betas")
     end
@@ -269,13 +312,15 @@ end
 
 schedule("OneCycleLR", [[max_lr: number|numbers, total_steps?: integer, epochs?: integer,
   steps_per_epoch?: integer, pct_start: number = 0.3, anneal_strategy: 'cos'|'linear' = 'cos',
-  cycle_momentum: boolean = true, base_momentum: number = 0.85, max_momentum: number = 0.95,
-  div_factor: number = 25.0, final_div_factor: number = 1e4, three_phase: boolean = false]],
+  cycle_momentum: boolean = true, base_momentum: number|numbers = 0.85,
+  max_momentum: number|numbers = 0.95, div_factor: number = 25.0,
+  final_div_factor: number = 1e4, three_phase: boolean = false]],
 function(self, i, group)
   local s, t, from = self.settings, self.last_epoch, 0
   if t > s.total_steps then
     caller.raise("OneCycleLR: step %d of %d", t, s.total_steps)
   end
+  base(self, i)
   local anneal, ends = ANNEAL[s.anneal_strategy], self.ends[i]
   for k, phase in ipairs(self.phases) do
     local to = phase[1]
@@ -300,8 +345,6 @@ local HEIGHT = {
   exp_range = {"iterations", function(gamma, n) return gamma ^ n end},
 }
 
-local function of_group(v, i) return type(v) == "table" and v[i] or v end
-
 -- How far in a cycle, from 0 up to 1 and back, and how high it goes.
 local function cycle_position(s, t)
   local up = s.step_size_up
@@ -324,14 +367,14 @@ schedule("CyclicLR", [[base_lr: number|numbers, max_lr: number|numbers,
   scale_fn?: function, scale_mode: 'cycle'|'iterations' = 'cycle',
   cycle_momentum: boolean = true, base_momentum: number|numbers = 0.8,
   max_momentum: number|numbers = 0.9]], function(self, i, group)
-  local s = self.settings
+  local s, least = self.settings, base(self, i)
   local position = cycle_position(s, self.last_epoch)
   if s.cycle_momentum then
     local low, high = of_group(s.base_momentum, i), of_group(s.max_momentum, i)
     local momentum = high - (high - low) * position
     if group.betas then group.betas[1] = momentum else group.momentum = momentum end
   end
-  return self.base_lrs[i] + (of_group(s.max_lr, i) - self.base_lrs[i]) * position
+  return least + (of_group(s.max_lr, i) - least) * position
 end, function(self, fresh)
   local s = self.settings
   for i, group in ipairs(self.optimizer.param_groups) do
