@@ -202,6 +202,67 @@ describe("nn.Module", function()
     assert.is_nil(held[1])
   end)
 
+  it("a hook that removes itself leaves the next one its turn", function()
+    for _, kind in ipairs{"forward_pre", "forward", "full_backward_pre", "full_backward"} do
+      local m, calls, handle = nn.Linear(2, 2), {}, nil
+      local register = m["register_" .. kind .. "_hook"]
+      handle = register(m, function()
+        calls[#calls + 1] = "once"
+        handle:remove()
+        handle:remove() -- a second time does nothing
+      end)
+      for _ = 1, 2 do register(m, function() calls[#calls + 1] = "each" end) end
+      register(m, function() calls[#calls + 1] = "first" end, {prepend = true})
+      local x = dm.ones({1, 2}, {requires_grad = true})
+      for _ = 1, 2 do m(x):sum():backward() end
+      assert.equal("first once each each first each each", table.concat(calls, " "), kind)
+    end
+  end)
+
+  it("hooks of always_call see an error, and removing one leaves its twin", function()
+    local m, seen = nn.Linear(2, 2), {}
+    local function hook(_, inputs, y) seen[#seen + 1] = {inputs[1], y} end
+    local handle = m:register_forward_hook(hook, {always_call = true})
+    m:register_forward_hook(hook)
+    local wrong = dm.ones(1, 3)
+    assert.error_matches(function() m(wrong) end, "3")
+    assert.same({{wrong}}, seen)
+    m(dm.ones(1, 2))
+    assert.equal(3, #seen)
+    handle:remove()
+    handle:remove()
+    assert.error(function() m(wrong) end)
+    m(dm.ones(1, 2))
+    assert.equal(4, #seen)
+    assert.error_matches(function() m:register_forward_hook(hook, {with_kwargs = true}) end,
+      "inputs have no names")
+    assert.error_matches(function() m:register_forward_hook(3) end, "wanted a function")
+  end)
+
+  it("names of tensors heed recurse, prefix and remove_duplicate", function() -- as PyTorch 2.15
+    local shared = nn.Linear(1, 1, {bias = false})
+    local m = nn.Sequential{shared, nn.BatchNorm1d(1), shared}
+    m.scale = nn.Parameter(dm.ones(1))
+    local function names(...)
+      local list = {}
+      for name in ... do list[#list + 1] = name end
+      return table.concat(list, " ")
+    end
+    assert.equal("scale", names(m:named_parameters{recurse = false}))
+    assert.equal("x.scale", names(m:named_parameters("x", false)))
+    assert.equal("scale 0.weight 1.weight 1.bias 2.weight",
+      names(m:named_parameters{remove_duplicate = false}))
+    assert.equal("", names(m:named_buffers{recurse = false}))
+    assert.equal("x x.0 x.1 x.2", names(m:named_modules{prefix = "x", remove_duplicate = false}))
+    assert.equal(" 0 1", names(m:named_modules()))
+    assert.same({1, 0, 4, 3}, {#m:parameters(false), #m:buffers{recurse = false},
+      #m:parameters(), #m:buffers()})
+    assert.is_true(rawequal(m.scale, m:state_dict{keep_vars = true}.scale))
+    assert.is_false(m:state_dict().scale.requires_grad)
+    assert.is_true(m:state_dict{prefix = "net."}["net.0.weight"]:equal(shared.weight))
+    assert.error_matches(function() m:named_parameters{recursive = false} end, "recurse")
+  end)
+
   it("forward pre-hooks may replace the inputs, by one or by an array of them", function()
     local Add = nn.Module:extend "Add"
     function Add.forward(_, a, b) return a, b end

@@ -223,30 +223,32 @@ local texts = {
     .. "false, another shape always; returns {missing_keys =, unexpected_keys =}",
   ["nn.Module.modules"] = "model:modules(): a list of this module and those below, each once",
   ["nn.Module.named_buffers"] = "for name, buffer in model:named_buffers() do: of this module "
-    .. "and those below, each once",
+    .. "and those below, each once; options as of named_parameters",
   ["nn.Module.named_children"] = "for name, module in model:named_children() do: those "
     .. "directly below; in a list the first is \"0\"",
   ["nn.Module.named_modules"] = "for name, module in model:named_modules() do: this one, with "
-    .. "the name \"\", and those below, each once",
+    .. "the name \"\", and those below, each once; {prefix = \"\", remove_duplicate = true}",
   ["nn.Module.named_parameters"] = "for name, p in model:named_parameters() do: of this module "
-    .. "and those below, each once, named as in state_dict",
+    .. "and those below, each once, named as in state_dict; {prefix = \"\", recurse = true, "
+    .. "remove_duplicate = true}: recurse = false leaves out the modules below",
   ["nn.Module.parameters"] = "model:parameters(): a list of the parameters of this module and "
-    .. "those below, each once; for an optimizer",
+    .. "those below, each once; for an optimizer; recurse = false leaves out the modules below",
   ["nn.Module.register_buffer"] = "model:register_buffer(name, tensor, persistent = true): a "
     .. "tensor that is saved and moved with the module, but not trained; persistent = false "
     .. "leaves it out of state_dict",
-  ["nn.Module.register_forward_hook"] = "model:register_forward_hook(fn): fn(module, inputs, "
-    .. "output) after each forward; what it returns, unless nil, replaces the first output. "
-    .. "The handle has :remove()",
-  ["nn.Module.register_forward_pre_hook"] = "model:register_forward_pre_hook(fn): fn(module, "
-    .. "inputs) before each forward; what it returns, unless nil, replaces the inputs. The "
-    .. "handle has :remove()",
-  ["nn.Module.register_full_backward_hook"] = "model:register_full_backward_hook(fn): "
-    .. "fn(module, grad_input, grad_output), lists, once the gradients of the inputs are "
+  ["nn.Module.register_forward_hook"] = "model:register_forward_hook(fn, {prepend = false, "
+    .. "always_call = false}): fn(module, inputs, output) after each forward; what it returns, "
+    .. "unless nil, replaces the first output; always_call: after an error, too. The handle has "
+    .. ":remove()",
+  ["nn.Module.register_forward_pre_hook"] = "model:register_forward_pre_hook(fn, {prepend = "
+    .. "false}): fn(module, inputs) before each forward; what it returns, unless nil, replaces the "
+    .. "inputs. The handle has :remove()",
+  ["nn.Module.register_full_backward_hook"] = "model:register_full_backward_hook(fn, {prepend = "
+    .. "false}): fn(module, grad_input, grad_output), lists, once the gradients of the inputs are "
     .. "known; what it returns, unless nil, replaces grad_input. The handle has :remove()",
-  ["nn.Module.register_full_backward_pre_hook"] = "model:register_full_backward_pre_hook(fn): "
-    .. "fn(module, grad_output) before the module's backward pass; what it returns, unless "
-    .. "nil, replaces grad_output. The handle has :remove()",
+  ["nn.Module.register_full_backward_pre_hook"] = "model:register_full_backward_pre_hook(fn, "
+    .. "{prepend = false}): fn(module, grad_output) before the module's backward pass; what it "
+    .. "returns, unless nil, replaces grad_output. The handle has :remove()",
   ["nn.Module.register_module"] = "another name of add_module",
   ["nn.Module.register_parameter"] = "model:register_parameter(name, parameter): the same as "
     .. "model[name] = parameter",
@@ -255,7 +257,8 @@ local texts = {
   ["nn.Module.set_submodule"] = "model:set_submodule(name, module): puts another module where "
     .. "that of a name is",
   ["nn.Module.state_dict"] = "model:state_dict(): {name = tensor} of the parameters and "
-    .. "persistent buffers, with PyTorch's names; the tensors share storage with the model's",
+    .. "persistent buffers, with PyTorch's names; the tensors share storage with the model's; "
+    .. "{prefix = \"\", keep_vars = false}",
   ["nn.Module.summary"] = "model:summary(input, {dtype = \"float32\", device?, print = true}): "
     .. "prints the layers with the shapes of their outputs, parameters, bytes and FLOPs; "
     .. "input: a tensor, a shape, or a list of them; returns the rows",

@@ -43,9 +43,10 @@ local function pass(values, fn)
   return list
 end
 
--- A list of gradients after the hooks: each may replace it by a list or by one tensor.
+-- A list of gradients after the hooks: each may replace it by a list or by one tensor, and
+-- remove itself.
 local function run(hooks, what, module, grads, ...)
-  for _, hook in ipairs(hooks or {}) do
+  for _, hook in ipairs(hooks and table.move(hooks, 1, #hooks, 1, {}) or {}) do
     local changed = hook(module, grads, ...)
     if core.is_tensor(changed) then changed = {changed, n = 1} end
     if changed ~= nil then

@@ -210,19 +210,26 @@ local function each_path(self, fn, prefix, open)
   open[self] = nil
 end
 
--- Calls fn(name, tensor, owner, field) for the tensors that `wanted` picks.
-local function each_tensor(self, wanted, fn)
+local ALL = {prefix = "", recurse = true, remove_duplicate = true}
+
+-- Calls fn(name, tensor, owner, field) for the tensors that `wanted` picks; o: options of
+-- named_parameters.
+local function each_tensor(self, wanted, fn, o)
+  o = o or ALL
   local seen = {}
-  each_module(self, function(prefix, module)
+  local function visit(prefix, module)
     for _, field in ipairs(module._fields) do
       local value = rawget(module, field)
       check_parameter(module, field, value)
       if is_tensor(value) and not seen[value] and wanted(module, field, value) then
-        seen[value] = true
+        seen[value] = o.remove_duplicate
         fn(join(prefix, file_name{field}), value, module, field)
       end
     end
-  end, "", {})
+  end
+  if not o.recurse then return visit(o.prefix, self) end
+  if not o.remove_duplicate then return each_path(self, visit, o.prefix, {}) end
+  each_module(self, visit, o.prefix, {})
 end
 
 local function is_parameter(_, _, value) return value.is_parameter end
@@ -254,21 +261,45 @@ local function iterator(walk)
   end
 end
 
+-- The options of a method, bound where there are some.
+local function with_options(method, text)
+  local bind = options.signature(method, text)
+  return function(...) return (...) == nil and select("#", ...) < 2 and ALL or bind(...) end
+end
+
+local OF_TENSORS = "prefix: string = '', recurse: boolean = true, remove_duplicate: boolean = true"
+local bind_parameters = with_options("named_parameters", OF_TENSORS)
+local bind_buffers = with_options("named_buffers", OF_TENSORS)
+local bind_modules = with_options("named_modules",
+  "*, prefix: string = '', remove_duplicate: boolean = true")
+
 --- Iterates over name, parameter of this module and those below, each once:
---- `for name, p in model:named_parameters() do`.
-function Module:named_parameters()
+--- `for name, p in model:named_parameters() do`. recurse = false leaves out the modules below,
+--- remove_duplicate = false gives each by all of its names; prefix and a dot stand before names.
+---@param options? {prefix?: string, recurse?: boolean, remove_duplicate?: boolean}
+function Module:named_parameters(...)
+  local o = bind_parameters(...)
   check_made(self)
-  return iterator(function(fn) each_tensor(self, is_parameter, fn) end)
+  return iterator(function(fn) each_tensor(self, is_parameter, fn, o) end)
 end
 
---- Iterates over name, buffer of this module and those below, each once.
-function Module:named_buffers()
-  return iterator(function(fn) each_tensor(self, is_buffer, fn) end)
+--- Iterates over name, buffer of this module and those below, each once. Its options are those of
+--- named_parameters.
+---@param options? {prefix?: string, recurse?: boolean, remove_duplicate?: boolean}
+function Module:named_buffers(...)
+  local o = bind_buffers(...)
+  return iterator(function(fn) each_tensor(self, is_buffer, fn, o) end)
 end
 
---- Iterates over name, module: this one, with the name "", and those below, each once.
-function Module:named_modules()
-  return iterator(function(fn) each_module(self, fn, "", {}) end)
+--- Iterates over name, module: this one, with the name "", and those below, each once, or with
+--- remove_duplicate = false by all of its names. prefix is this module's name.
+---@param options? {prefix?: string, remove_duplicate?: boolean}
+function Module:named_modules(...)
+  local o = bind_modules(...)
+  return iterator(function(fn)
+    if o.remove_duplicate then return each_module(self, fn, o.prefix, {}) end
+    each_path(self, fn, o.prefix, {})
+  end)
 end
 
 -- Calls fn(path, module) for the modules directly below, each once.
@@ -289,16 +320,19 @@ function Module:named_children()
   end)
 end
 
-local function values_of(named)
-  return function(self)
-    local list = {}
-    for _, value in self[named](self) do list[#list + 1] = value end
+local function values_of(named, bind)
+  return function(self, ...)
+    local list, o = {}, nil
+    if bind and select("#", ...) > 0 then o = {recurse = bind(...).recurse} end
+    for _, value in self[named](self, o) do list[#list + 1] = value end
     return list
   end
 end
--- The same as lists, without names.
-Module.parameters = values_of "named_parameters"
-Module.buffers = values_of "named_buffers"
+-- The same as lists, without names. Those of tensors take recurse = false.
+Module.parameters = values_of("named_parameters",
+  options.signature("parameters", "recurse: boolean = true"))
+Module.buffers = values_of("named_buffers",
+  options.signature("buffers", "recurse: boolean = true"))
 Module.modules = values_of "named_modules"
 Module.children = values_of "named_children"
 
@@ -529,15 +563,22 @@ local function saved_tensors(self)
   return found, names, divisions
 end
 
+local bind_state = with_options("state_dict", "*, prefix: string = '', keep_vars: boolean = false")
+
 --- {name = tensor} of the parameters and persistent buffers, with PyTorch's names and in its
 --- order, which pairs keeps; the tensors share storage with the module's. It prints its content.
-function Module:state_dict()
+--- prefix stands before each name, as it is given; keep_vars = true gives parameters themselves.
+---@param options? {prefix?: string, keep_vars?: boolean}
+function Module:state_dict(...)
+  local o = bind_state(...)
   check_made(self)
   local tensors, names, divisions = saved_tensors(self)
   local state = {}
-  for _, name in ipairs(names) do
-    local t, division = tensors[name]:detach(), divisions[name]
-    state[name] = division and division.gather(t) or t
+  for i, name in ipairs(names) do
+    local t, division = tensors[name], divisions[name]
+    if not o.keep_vars then t = t:detach() end
+    names[i] = o.prefix .. name
+    state[names[i]] = division and division.gather(t:detach()) or t
   end
   return shown(state, names)
 end
@@ -719,9 +760,12 @@ function Module.observe(fn) observer[1] = fn end
 --- Each module that is called from now on becomes a key of this table; nil ends this.
 function Module.collect(modules) observer[2] = modules end
 
+-- The hooks of a list as it is now: one of them may remove itself.
+local function snapshot(hooks) return table.move(hooks, 1, #hooks, 1, {}) end
+
 -- A hook may replace the (first) output by what it returns.
 local function run_hooks(self, inputs, output, ...)
-  for _, hook in ipairs(rawget(self, "_hooks") or {}) do
+  for _, hook in ipairs(snapshot(rawget(self, "_hooks"))) do
     local changed = hook(self, inputs, output)
     if changed ~= nil then output = changed end
   end
@@ -732,7 +776,7 @@ end
 -- array of them or one alone.
 local function changed_inputs(self, hooks, ...)
   local inputs = table.pack(...)
-  for _, hook in ipairs(hooks) do
+  for _, hook in ipairs(snapshot(hooks)) do
     local changed = hook(self, {table.unpack(inputs, 1, inputs.n)})
     if type(changed) == "table" and getmetatable(changed) == nil then
       inputs = table.pack(table.unpack(changed, 1, changed.n))
@@ -758,13 +802,23 @@ local function forward_numbered(self, ...)
 end
 
 -- The lists of a module's hooks.
-local HOOKS = {"_pre_hooks", "_hooks", "_backward_pre_hooks", "_backward_hooks"}
+local HOOKS = {"_pre_hooks", "_hooks", "_backward_pre_hooks", "_backward_hooks",
+  "_always_hooks"}
+
+-- Calls hooks of always_call after an error; what they raise themselves is dropped.
+local AFTER_ERROR = {__close = function(call, err)
+  if err == nil then return end
+  for _, hook in ipairs(call[3]) do pcall(hook, call[1], call[2], nil) end
+end}
 
 local function call_observed(self, ...)
   local before, after = rawget(self, "_pre_hooks"), rawget(self, "_hooks")
+  local always = rawget(self, "_always_hooks")
   local backward = rawget(self, "_backward_hooks") or rawget(self, "_backward_pre_hooks")
   if not (before or after or backward) then return forward_numbered(self, ...) end
-  local inputs = before and changed_inputs(self, before, ...) or table.pack(...)
+  local inputs = table.pack(...)
+  local _ <close> = always and setmetatable({self, inputs, snapshot(always)}, AFTER_ERROR) or nil
+  if before then inputs = changed_inputs(self, before, ...) end
   local function forward(given)
     if not after then return forward_numbered(self, table.unpack(given, 1, given.n)) end
     return run_hooks(self, given, forward_numbered(self, table.unpack(given, 1, given.n)))
@@ -790,34 +844,74 @@ local function drop_hook(self, list_name, fn)
   rawset(self, "_has_hooks", any)
 end
 
-local function add_hook(self, list_name, fn)
-  local hooks = rawget(self, list_name) or {}
+local function add_hook(self, list_name, o)
+  local hooks, fn = rawget(self, list_name) or {}, o.hook
+  if o.with_kwargs then
+    caller.raise("with_kwargs is true, but a module's inputs have no names here: a hook gets all "
+      .. "of them in one list")
+  end
   rawset(self, list_name, hooks)
   rawset(self, "_has_hooks", true)
-  hooks[#hooks + 1] = fn
+  table.insert(hooks, o.prepend and 1 or #hooks + 1, fn)
   n_hook = n_hook + 1
-  local handle = {}
+  local always = o.always_call and add_hook(self, "_always_hooks", {hook = fn})
+  local handle, is_removed = {}, false
   function handle.remove()
+    if is_removed then return end
+    is_removed = true
+    if always then always.remove() end
     if rawget(self, list_name) == hooks then drop_hook(self, list_name, fn) end
   end
   return handle
 end
 
+local bind_hook = options.signature("register_forward_hook",
+  "hook: function, *, prepend: boolean = false, with_kwargs?: boolean, always_call?: boolean")
+local bind_pre_hook = options.signature("register_forward_pre_hook",
+  "hook: function, *, prepend: boolean = false, with_kwargs?: boolean")
+local bind_backward_hook = options.signature("register_full_backward_hook",
+  "hook: function, prepend: boolean = false")
+local bind_backward_pre_hook = options.signature("register_full_backward_pre_hook",
+  "hook: function, prepend: boolean = false")
+
 --- Calls fn(module, inputs, output) after each forward; what it returns, unless nil, replaces
---- the first output. The handle has :remove().
-function Module:register_forward_hook(fn) return add_hook(self, "_hooks", fn) end
+--- the first output. prepend = true: before the hooks there are. always_call = true: after an
+--- error, too, without an output. The handle has :remove().
+---@param hook fun(module: table, inputs: table, output: any): any
+---@param options? {prepend?: boolean, always_call?: boolean}
+---@return table handle
+function Module:register_forward_hook(...)
+  return add_hook(self, "_hooks", bind_hook(...))
+end
+
 --- Calls fn(module, inputs) before each forward. What it returns, unless nil, replaces the
---- inputs: a plain table is an array of them (with n where some are nil).
-function Module:register_forward_pre_hook(fn) return add_hook(self, "_pre_hooks", fn) end
+--- inputs: a plain table is an array of them (with n where some are nil). prepend = true: before
+--- the hooks there are.
+---@param hook fun(module: table, inputs: table): any
+---@param options? {prepend?: boolean}
+---@return table handle
+function Module:register_forward_pre_hook(...)
+  return add_hook(self, "_pre_hooks", bind_pre_hook(...))
+end
+
 --- Calls fn(module, grad_input, grad_output) when the gradients of the module's inputs are known:
 --- lists, nil at a position that has none (n: the positions). What it returns, unless nil, replaces
 --- grad_input. Where no input wants a gradient it is called with an empty grad_input, once
---- those of the outputs are known.
-function Module:register_full_backward_hook(fn) return add_hook(self, "_backward_hooks", fn) end
+--- those of the outputs are known. prepend = true: before the hooks there are.
+---@param hook fun(module: table, grad_input: table, grad_output: table): any
+---@param options? {prepend?: boolean}
+---@return table handle
+function Module:register_full_backward_hook(...)
+  return add_hook(self, "_backward_hooks", bind_backward_hook(...))
+end
+
 --- Calls fn(module, grad_output) before the module's backward pass. What it returns, unless nil,
---- replaces grad_output.
-function Module:register_full_backward_pre_hook(fn)
-  return add_hook(self, "_backward_pre_hooks", fn)
+--- replaces grad_output. prepend = true: before the hooks there are.
+---@param hook fun(module: table, grad_output: table): any
+---@param options? {prepend?: boolean}
+---@return table handle
+function Module:register_full_backward_pre_hook(...)
+  return add_hook(self, "_backward_pre_hooks", bind_backward_pre_hook(...))
 end
 
 -- For nn.utils, whose hooks a copy of the module has too.
