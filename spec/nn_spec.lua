@@ -219,6 +219,16 @@ describe("nn.Module", function()
     end
   end)
 
+  it("the backward pass calls the hooks that there were in the forward pass", function()
+    local m, calls, handle = nn.Linear(2, 2), 0, nil
+    handle = m:register_full_backward_hook(function()
+      calls = calls + 1
+      handle:remove()
+    end)
+    m(m(dm.ones({1, 2}, {requires_grad = true}))):sum():backward()
+    assert.equal(2, calls) -- as in PyTorch 2.15, by both uses of the module
+  end)
+
   it("hooks of always_call see an error, and removing one leaves its twin", function()
     local m, seen = nn.Linear(2, 2), {}
     local function hook(_, inputs, y) seen[#seen + 1] = {inputs[1], y} end

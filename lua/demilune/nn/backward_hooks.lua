@@ -43,10 +43,9 @@ local function pass(values, fn)
   return list
 end
 
--- A list of gradients after the hooks: each may replace it by a list or by one tensor, and
--- remove itself.
+-- A list of gradients after the hooks: each may replace it by a list or by one tensor.
 local function run(hooks, what, module, grads, ...)
-  for _, hook in ipairs(hooks and table.move(hooks, 1, #hooks, 1, {}) or {}) do
+  for _, hook in ipairs(hooks) do
     local changed = hook(module, grads, ...)
     if core.is_tensor(changed) then changed = {changed, n = 1} end
     if changed ~= nil then
@@ -62,11 +61,19 @@ local function run(hooks, what, module, grads, ...)
   return grads
 end
 
+-- A module's hooks of a kind as they are now: as in PyTorch, those of the forward pass are called
+-- in the backward pass, also where one has been removed since.
+local function snapshot(module, kind)
+  local hooks = rawget(module, kind)
+  return hooks and table.move(hooks, 1, #hooks, 1, {}) or {}
+end
+
 --- Calls forward(inputs), with the module's hooks of the backward pass around it.
 ---@param inputs table a list with n
 ---@param forward fun(inputs: table): ...
 function backward_hooks.around(module, inputs, forward)
-  local before, after = rawget(module, "_backward_pre_hooks"), rawget(module, "_backward_hooks")
+  local before = snapshot(module, "_backward_pre_hooks")
+  local after = snapshot(module, "_backward_hooks")
   local grad_output
   local passed = pass(inputs, function(grads)
     if not grad_output then return grads end
