@@ -309,6 +309,8 @@ describe("packed sequences", function()
     assert.same({{1, 3}, {2, 7}}, x:totable())
     assert.same({{1, 2}, {3}}, {rnn.unpad_sequence(x, {2, 1})[1]:totable(),
       rnn.unpad_sequence(x, {2, 1})[2]:totable()})
+    local none = rnn.pad_sequence{dm.ones(2, 3), dm.ones(0, 3)} -- a sequence may be empty
+    assert.equal("{0, 3}", tostring(rnn.unpad_sequence(none, {2, 0})[2].shape))
   end)
 
   it("change dtype as tensors do", function()

@@ -57,16 +57,16 @@ local function check_tensor(name, v)
   caller.raise("%s: got a %s, wanted a tensor", name, type(v))
 end
 
--- The lengths as an array; each from 1 to most.
-local function lengths_of(name, lengths, most)
+-- The lengths as an array; each from least to most.
+local function lengths_of(name, lengths, least, most)
   local list = core.is_tensor(lengths) and lengths:totable() or lengths
   if type(list) ~= "table" or #list == 0 then
     caller.raise("%s: lengths is a %s, wanted an array of numbers", name, type(list))
   end
   for i, length in ipairs(list) do
-    if math.type(length) ~= "integer" or length < 1 or length > most then
-      caller.raise("%s: length %d is %s, wanted an integer from 1 to %d", name, i,
-        tostring(length), most)
+    if math.type(length) ~= "integer" or length < least or length > most then
+      caller.raise("%s: length %d is %s, wanted an integer from %d to %d", name, i,
+        tostring(length), least, most)
     end
   end
   return list
@@ -139,7 +139,7 @@ function packed.pack_padded_sequence(...)
     caller.raise("%s: the input has %d dims, wanted time, batch and features", name, x:dim())
   end
   local steps, batch = x:size(o.batch_first and 2 or 1), x:size(o.batch_first and 1 or 2)
-  lengths = lengths_of(name, lengths, steps)
+  lengths = lengths_of(name, lengths, 1, steps)
   if #lengths ~= batch then
     caller.raise("%s: there are %d lengths, the batch is %d", name, #lengths, batch)
   end
@@ -263,7 +263,7 @@ function packed.unpad_sequence(...)
   local padded, lengths = o.padded_sequences, o.lengths
   local batch_dim, step_dim = o.batch_first and 1 or 2, o.batch_first and 2 or 1
   local list = {}
-  lengths = lengths_of(name, lengths, padded:size(step_dim))
+  lengths = lengths_of(name, lengths, 0, padded:size(step_dim))
   for b, length in ipairs(lengths) do
     list[b] = padded:select(batch_dim, b):narrow(1, 1, length)
   end
