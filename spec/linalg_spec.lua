@@ -92,6 +92,22 @@ describe("dm.linalg", function()
     refuses("linalg.pinv: matrix 2 holds NaN or an infinity", linalg.pinv, nan)
   end)
 
+  it("has norms of matrices without elements: 0, as PyTorch 2.15", function()
+    for _, shape in ipairs{{0, 1}, {1, 0}, {2, 0, 3}, {2, 3, 0}} do
+      local x = dm.zeros(shape, {requires_grad = true})
+      for _, ord in ipairs{"fro", "nuc", 1, 2, math.huge} do
+        local y = linalg.matrix_norm(x, {ord = ord})
+        assert.same(#shape == 3 and {0, 0} or 0, y:totable())
+      end
+      for _, ord in ipairs{1, 2, -2, math.huge} do
+        assert.same(#shape == 3 and {0, 0} or 0, linalg.cond(x, ord):totable())
+      end
+      assert.equal("{2, 1, 1}", tostring(linalg.matrix_norm(dm.zeros(2, 0, 3),
+        {ord = 2, keepdim = true}).shape))
+      assert.error_matches(function() linalg.matrix_norm(x, {ord = -2}) end, "no elements")
+    end
+  end)
+
   it("says what is wrong", function()
     refuses("linalg.inv: A is float16, wanted float32 or float64; hint: x:to(\"float32\")",
       linalg.inv, dm.ones(2, 2, {dtype = "float16"}))

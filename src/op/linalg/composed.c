@@ -213,6 +213,13 @@ dm_status linalg_lstsq_compose(dm_Call *c, dm_X *x) {
 
 enum { BY_FRO, BY_NUC, BY_1, BY_MINUS_1, BY_2, BY_MINUS_2, BY_INF, BY_MINUS_INF };
 
+/* The largest or smallest of t (..., N) along its last dim; the largest of none is 0. */
+static dm_Tensor *extreme_or_0(dm_X *x, dm_Tensor *t, bool least) {
+  if (x->st == DM_OK && !least && t->shape[t->ndim - 1] == 0)
+    return x_sum(x, t, (dm_Ints){1, {-1}}, false);
+  return extreme(x, t, -1, least);
+}
+
 /* The norm of the matrices (..., M, N) in the last two dims: fro is sqrt(sum of
    squares), nuc the sum of the singular values, +-2 their largest or smallest, +-1
    the largest or smallest column sum of |A|, +-inf the same of row sums. */
@@ -223,11 +230,11 @@ static dm_Tensor *matrix_norm(dm_X *x, dm_Tensor *t, int64_t ord) {
   case BY_FRO: return dm_x(x, DM_OP_norm, &(dm_NormAttr){2, both, false, -1}, 1, t);
   case BY_NUC: return x_sum(x, singular_values(x, t), last, false);
   case BY_2:
-  case BY_MINUS_2: return extreme(x, singular_values(x, t), -1, least);
+  case BY_MINUS_2: return extreme_or_0(x, singular_values(x, t), least);
   }
   const bool columns = ord == BY_1 || ord == BY_MINUS_1;
   t = x_sum(x, x_unary(x, DM_OP_abs, t), columns ? rows : last, false);
-  return extreme(x, t, -1, least);
+  return extreme_or_0(x, t, least);
 }
 
 /* Moves the two dims to the end, takes the norm of the matrices, and restores dims
@@ -338,12 +345,17 @@ dm_status linalg_vector_norm_compose(dm_Call *c, dm_X *x) {
 }
 
 /* The condition number |A| |A^-1|, for p = +-2 the ratio of the extreme singular
-   values. */
+   values. That of a matrix without elements is 0. */
 dm_status linalg_cond_compose(dm_Call *c, dm_X *x) {
   const int64_t p = DM_ATTR(dm_LinalgCondAttr, c)->p; /* 0: none given, which means 2 */
   const int64_t ord = p == 0 ? BY_2 : p - 1;
   dm_Tensor *t = c->in[0];
   const bool by_values = ord == BY_2 || ord == BY_MINUS_2;
+  DM_TRY(dm_check_matrix(c, "A", t, false));
+  if (dm_rows(t) == 0 || t->shape[t->ndim - 1] == 0) {
+    c->out[0] = x_sum(x, t, (dm_Ints){2, {-2, -1}}, false);
+    return x->st;
+  }
   DM_TRY(dm_check_matrix(c, "A", t, !by_values));
   if (by_values) {
     dm_Tensor *s = singular_values(x, t);
