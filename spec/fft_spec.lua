@@ -30,6 +30,13 @@ describe("dm.fft", function()
     assert.same(x:totable(), fft.ifftshift(fft.fftshift(x, {1, 2}), {1, 2}):totable())
   end)
 
+  it("takes a last table without options", function()
+    local x = dm.randn(3, 4, 2)
+    for _, name in ipairs{"fft", "fft2", "fftn", "irfft2", "hfftn"} do
+      assert.is_true(dm.equal(dm.fft[name](x), dm.fft[name](x, {})), name)
+    end
+  end)
+
   it("goes there and back at lengths of every kind", function()
     for _, n in ipairs{1, 2, 97, 1000, 1024, 1009, 2 * 37 * 41} do
       local x = dm.randn(2, n, 2, {dtype = "float64"})

@@ -223,13 +223,14 @@ static dm_status one_dim(dm_Call *c, dm_X *x, bool pairs, Asked *a) {
   return add_dim(c, a, rank, at->dim, at->n);
 }
 
-/* planes: the last two dims where none are given, else all, or the last ones that s names. */
+/* planes: the last two dims where none are given, else all, or the last ones that s names. An
+   empty s, a last table without options, says nothing. */
 static dm_status some_dims(dm_Call *c, dm_X *x, bool pairs, bool planes, Asked *a) {
   const dm_FftsAttr *at = c->attr;
   int rank = 0;
   *a = (Asked){.norm = at->norm};
   DM_TRY(open_asked(c, x, pairs, a, &rank));
-  const int64_t given = at->dim.n, named = at->s.n;
+  const int64_t given = at->dim.n, named = at->s.n == 0 ? -1 : at->s.n;
   const int64_t n = given >= 0 ? given : planes ? 2 : named >= 0 ? named : rank;
   if ((named >= 0 && named != n) || n < 1)
     return dm_fail(DM_EARG, "fft.%s: %lld sizes for %lld dims", FFT(c), (long long)named,
