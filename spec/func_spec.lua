@@ -270,6 +270,20 @@ describe("vmap", function()
     assert.is_true(dm.equal(y[1], y[2]))
   end)
 
+  it("functional_call knows a shared parameter by each of its names", function() -- as PyTorch
+    local shared = nn.Linear(2, 2, {bias = false})
+    local m = nn.Sequential{shared, nn.Tanh(), shared}
+    local x, w = dm.ones(1, 2), dm.zeros(2, 2)
+    for _, name in ipairs{"0.weight", "2.weight"} do
+      assert.same({{0, 0}}, func.functional_call(m, {[name] = w}, x):totable())
+    end
+    assert.same({{0, 0}},
+      func.functional_call(m, {["0.weight"] = w, ["2.weight"] = w}, x):totable())
+    assert.error_matches(function()
+      func.functional_call(m, {["0.weight"] = w, ["2.weight"] = dm.ones(2, 2)}, x)
+    end, "gets two values")
+  end)
+
   it("gradients flow through it", function()
     local x = t{{1, 2}, {3, 4}}:requires_grad_()
     func.vmap(function(a) return a:pow(2):sum() end)(x):sum():backward()

@@ -566,7 +566,7 @@ end
 local function tensors_of(module)
   local named = {}
   for _, walk in ipairs{"named_parameters", "named_buffers"} do
-    for name, t in module[walk](module) do named[name] = t end
+    for name, t in module[walk](module, {remove_duplicate = false}) do named[name] = t end
   end
   return named
 end
@@ -585,7 +585,7 @@ function func.functional_call(module, parameters, ...)
     caller.raise("func.functional_call: parameters is a %s, wanted {name = tensor}",
       type(parameters))
   end
-  local named, other = tensors_of(module), {}
+  local named, other = tensors_of(module), {} -- a tensor may have several names
   for _, set in ipairs(#parameters > 0 and parameters or {parameters}) do
     for name, t in pairs(set) do
       local own = named[name]
@@ -596,6 +596,10 @@ function func.functional_call(module, parameters, ...)
       end
       if not is_tensor(t) then
         caller.raise("func.functional_call: %s is a %s, wanted a tensor", name, type(t))
+      end
+      if other[own] and not rawequal(other[own], t) then
+        caller.raise("func.functional_call: %s is one tensor with another that is given, and gets "
+          .. "two values", name)
       end
       other[own] = t
     end
