@@ -400,6 +400,18 @@ describe("optim", function()
       assert.is_false(model.training)
     end)
 
+    it("update_bn takes a list of batches", function()
+      local a, b = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+      local x, y = dm.randn(4, 2), dm.randn(4, 2)
+      swa.update_bn({x, {y, dm.ones(4)}}, a)
+      local batches, i = {x, y}, 0
+      swa.update_bn(function() i = i + 1 return batches[i] end, b)
+      assert.is_true(a.running_mean:equal(b.running_mean))
+      assert.near(x:mean{dim = 1}[1]:item() / 2 + y:mean{dim = 1}[1]:item() / 2,
+        a.running_mean[1]:item(), 1e-6)
+      assert.error_matches(function() swa.update_bn(3, a) end, "loader is 3")
+    end)
+
     it("refuse what they cannot use", function()
       assert.error_matches(function() swa.AveragedModel(3) end, "wanted a module")
       local opt = optim.SGD{dm.ones(1, {requires_grad = true})}

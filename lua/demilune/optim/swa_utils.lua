@@ -132,10 +132,14 @@ local bind_update = options.signature("update_bn",
   "loader: rounds, model: module, device?: device")
 
 --- Makes the running statistics of the batch norms in `model` anew: their mean over the
---- batches x of `loader`, a DataLoader or an iterator.
+--- batches x of `loader`, a DataLoader, an iterator or a list; a batch is x, or a table that
+--- begins with it.
 function swa_utils.update_bn(...)
   local o = bind_update(...)
   local loader, model = o.loader, o.model
+  if math.type(loader) then
+    caller.raise("update_bn: loader is %s, wanted a loader, a list or an iterator", loader)
+  end
   local norms, was_training = {}, model.training
   for _, m in model:named_modules() do
     if m.running_mean then
@@ -156,8 +160,10 @@ function swa_utils.update_bn(...)
   end
   if type(loader) == "function" then
     for x in loader do feed(x) end
-  else
+  elseif loader.iter then
     for _, x in loader:iter() do feed(x) end
+  else
+    for _, x in ipairs(loader) do feed(x) end
   end
   for m, momentum in pairs(norms) do m.momentum = momentum end
   model:train(was_training)
