@@ -161,6 +161,13 @@ describe("a parametrization", function()
     assert.equal("Identity", nn.Identity().class)
   end)
 
+  it("weight_norm comes before other parametrizations", function()
+    local layer = forms.spectral_norm(nn.Linear(2, 3))
+    assert.error_matches(function() forms.weight_norm(layer) end, "hint: weight_norm first")
+    layer(dm.ones(1, 2)) -- the module is as it was
+    forms.spectral_norm(forms.weight_norm(nn.Linear(2, 3)))(dm.ones(1, 2))
+  end)
+
   it("weight_norm takes -1 for all dims, and -2 for the first of two, as PyTorch does", function()
     local w = dm.tensor({{1.0, 2}, {3, 4}, {5, 6}}, {dtype = "float64"})
     local rows = {{2.23606797749979}, {5.0}, {7.810249675906654}}

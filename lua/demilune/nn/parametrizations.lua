@@ -47,10 +47,15 @@ local bind_weight = options.signature("weight_norm",
   "module: module, name: string = 'weight', dim: integer|'all' = 1")
 
 --- The module's tensor `name` becomes original0, its lengths along `dim` ("all", or
---- PyTorch's -1: one length), times original1 over its own. Returns the module.
+--- PyTorch's -1: one length), times original1 over its own. It comes before other
+--- parametrizations of the tensor. Returns the module.
 function parametrizations.weight_norm(...)
   local o = bind_weight(...)
   local weight = tensor_of("weight_norm", o.module, o.name)
+  if parametrize.is_parametrized(o.module, o.name) then
+    caller.raise("weight_norm: '%s' has a parametrization, behind which none can be that stores "
+      .. "two tensors; hint: weight_norm first", o.name)
+  end
   local dim = weight_math.length_dim(o.dim, weight)
   return parametrize.register_parametrization(o.module, o.name, WeightNorm(dim), {unsafe = true})
 end
