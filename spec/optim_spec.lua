@@ -483,6 +483,28 @@ describe("optim", function()
     assert.error_matches(function() plateau:step(2) end, "min_lr has 2 numbers")
   end)
 
+  it("schedules refuse numbers of which a rate would be NaN or infinite", function()
+    local S = optim.lr_scheduler
+    local function begun() return optim.SGD({dm.ones(1, {requires_grad = true})}, {lr = 1}) end
+    local cases = {{"LinearLR", "start_factor is 0, wanted a number above 0, up to 1",
+        {start_factor = 0}}, {"LinearLR", "end_factor is 1.5", {end_factor = 1.5}},
+      {"ConstantLR", "factor is %-1, wanted a number from 0 to 1", {factor = -1}},
+      {"StepLR", "step_size is 0, wanted a number from 1 up", {step_size = 0}},
+      {"CosineAnnealingLR", "T_max is 0, wanted a number above 0", {T_max = 0}},
+      {"CyclicLR", "step_size_up is 0", {base_lr = 0.1, max_lr = 1, step_size_up = 0}},
+      {"OneCycleLR", "div_factor is 0", {max_lr = 1, total_steps = 9, div_factor = 0}}}
+    for _, case in ipairs(cases) do
+      assert.error_matches(function() S[case[1]](begun(), case[3]) end, case[2])
+    end
+    local opt = begun()
+    local s = S.ConstantLR(opt, {factor = 0, total_iters = 2})
+    for _, want in ipairs{0, 0, 1} do
+      assert.equal(want, opt.param_groups[1].lr)
+      opt:step()
+      s:step()
+    end
+  end)
+
   it("OneCycleLR has lists of momenta, and refuses phases of no steps", function()
     local S = optim.lr_scheduler
     local function group() return {params = {dm.ones(1, {requires_grad = true})}} end
@@ -496,9 +518,9 @@ describe("optim", function()
     end
     assert.error_matches(function()
       S.OneCycleLR(begun(), {max_lr = 1, total_steps = 10, pct_start = 30})
-    end, "pct_start is 30, wanted 0 to 1")
+    end, "pct_start is 30, wanted a number from 0 to 1")
     assert.error_matches(function() S.OneCycleLR(begun(), {max_lr = 1, total_steps = 0}) end,
-      "total_steps is 0, wanted 1 or more")
+      "total_steps is 0, wanted a number from 1 up")
   end)
 
   it("schedules go on from their state", function()

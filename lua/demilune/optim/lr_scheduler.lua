@@ -103,11 +103,30 @@ end
 
 local function of_group(v, i) return type(v) == "table" and v[i] or v end
 
-local function check_range(name, settings, key, low, high)
-  local v = settings[key]
-  if v < low or high and v > high then
-    caller.raise("%s: %s is %g, wanted %d %s", name, key, v, low,
-      high and ("to %d"):format(high) or "or more")
+-- The numbers that settings may be, by class: {least, greatest}; above = true: not the least
+-- itself. A rate would be NaN or infinite otherwise, or PyTorch refuses the number.
+local LIMITS = {
+  StepLR = {step_size = {1}},
+  LinearLR = {start_factor = {0, 1, above = true}, end_factor = {0, 1}, total_iters = {0}},
+  ConstantLR = {factor = {0, 1}},
+  PolynomialLR = {power = {0}},
+  CosineAnnealingLR = {T_max = {0, above = true}},
+  CosineAnnealingWarmRestarts = {T_0 = {1}, T_mult = {1}},
+  OneCycleLR = {pct_start = {0, 1}, total_steps = {1}, epochs = {1}, steps_per_epoch = {1},
+    div_factor = {0, above = true}, final_div_factor = {0, above = true}},
+  CyclicLR = {step_size_up = {1}, step_size_down = {0}},
+}
+
+local function check_limits(name, settings)
+  for key, limit in pairs(LIMITS[name] or {}) do
+    local v, least, most = settings[key], limit[1], limit[2]
+    if v ~= nil and not (v >= least and v <= (most or math.huge))
+      or v == least and limit.above then
+      caller.raise("%s: %s is %s, wanted a number %s %d%s", name, key, tostring(v),
+        limit.above and "above" or "from", least,
+        most and (limit.above and ", up to %d" or " to %d"):format(most)
+          or limit.above and "" or " up")
+    end
   end
 end
 
@@ -125,6 +144,7 @@ local function schedule(name, text, rate, prepare)
     local settings = bind(...)
     local optimizer = settings.optimizer
     settings.optimizer = nil
+    check_limits(name, settings)
     check_lists(name, settings, #optimizer.param_groups)
     local self = setmetatable({optimizer = optimizer, settings = settings, last_epoch = 0,
       base_lrs = {}}, class)
@@ -188,10 +208,11 @@ end
 
 -- The base rate times factor, until total_iters steps are done.
 schedule("ConstantLR", "factor: number = 1 / 3, total_iters: integer = 5",
-function(self, _, group)
+function(self, i, group)
   local t, s = self.last_epoch, self.settings
   if t == 0 then return group.lr * s.factor end
-  return t == s.total_iters and group.lr * (1 / s.factor) or group.lr
+  if t ~= s.total_iters then return group.lr end
+  return s.factor == 0 and base(self, i) or group.lr * (1 / s.factor)
 end).closed = function(self, i)
   local s = self.settings
   return base(self, i) * (self.last_epoch < s.total_iters and s.factor or 1)
@@ -255,14 +276,6 @@ schedule("CosineAnnealingWarmRestarts", [[T_0: integer, T_mult: integer = 1,
   end
   local height = (1 + math.cos(math.pi * (t - from) / length)) / 2
   return s.eta_min + (base(self, i) - s.eta_min) * height
-end, function(self)
-  local s = self.settings
-  for _, key in ipairs{"T_0", "T_mult"} do
-    if s[key] < 1 then
-      caller.raise("CosineAnnealingWarmRestarts: %s is %d, wanted a whole number from 1 up", key,
-        s[key])
-    end
-  end
 end)
 
 -- ---- OneCycleLR: L. Smith, N. Topin 2017 ----
@@ -281,8 +294,6 @@ local function one_cycle_prepare(self)
     s.total_steps = s.epochs * s.steps_per_epoch
   end
   local n, up = s.total_steps, s.pct_start
-  check_range("OneCycleLR", s, "pct_start", 0, 1)
-  check_range("OneCycleLR", s, "total_steps", 1)
   if up * n == 1 or not s.three_phase and up == 1 then
     caller.raise("OneCycleLR: pct_start is %g of %d steps, which leaves no step to the %s; "
       .. "hint: another pct_start", up, n, up * n == 1 and "rise" or "fall")
