@@ -483,6 +483,15 @@ describe("optim", function()
     assert.error_matches(function() plateau:step(2) end, "min_lr has 2 numbers")
   end)
 
+  it("Adafactor and ASGD refuse what PyTorch's refuse", function()
+    local w = dm.ones(2, 2, {requires_grad = true})
+    for _, case in ipairs{{"Adafactor", "d", 0.5}, {"Adafactor", "beta2_decay", 0.5},
+      {"Adafactor", "eps", {-1, 1e-3}}, {"ASGD", "lambd", -1}, {"ASGD", "alpha", -1}} do
+      assert.error_matches(function() optim[case[1]]({w}, {[case[2]] = case[3]}) end, case[2])
+    end
+    optim.Adafactor({w}, {d = 1, beta2_decay = 0, eps = {false, 0}})
+  end)
+
   it("schedules refuse numbers of which a rate would be NaN or infinite", function()
     local S = optim.lr_scheduler
     local function begun() return optim.SGD({dm.ones(1, {requires_grad = true})}, {lr = 1}) end

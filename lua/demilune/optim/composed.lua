@@ -137,10 +137,25 @@ local function moved(state, name, square, dim, weight)
   return state[name]
 end
 
+local check_adafactor_rates = checks("Adafactor", {"lr", "weight_decay"})
+
+local function check_adafactor(o)
+  check_adafactor_rates(o)
+  if o.beta2_decay > 0 or o.beta2_decay ~= o.beta2_decay then
+    caller.raise("Adafactor: beta2_decay is %s, wanted 0 or less", tostring(o.beta2_decay))
+  end
+  if o.d < 1 or o.d ~= o.d then
+    caller.raise("Adafactor: d is %s, wanted 1 or more", tostring(o.d))
+  end
+  for i = 1, 2 do
+    if o.eps[i] then Optimizer.check_range("Adafactor: eps", o.eps, i) end
+  end
+end
+
 -- N. Shazeer, M. Stern 2018: of a matrix only the rows' and the columns' mean squares are
 -- kept. eps[1] is the dtype's gap after 1 where none is given; d bounds the step's size.
 add("Adafactor", [[lr: number = 1e-2, beta2_decay: number = -0.8, eps: list = {false, 1e-3},
-  d: number = 1.0, weight_decay: number = 0.0]], checks("Adafactor", {"lr", "weight_decay"}),
+  d: number = 1.0, weight_decay: number = 0.0]], check_adafactor,
   function(w, grad, state, o)
     local eps1 = o.eps[1] or dtypes.of[w.dtype].eps
     local t = state.step:double()

@@ -244,7 +244,7 @@ add("RAdam", {
 add("ASGD", {
   options = [[lr: number = 1e-2, lambd: number = 1e-4, alpha: number = 0.75, t0: number = 1e6,
     weight_decay: number = 0]],
-  from_zero = {"lr", "weight_decay"},
+  from_zero = {"lr", "lambd", "alpha", "weight_decay"},
   numbers = {"eta", "mu"}, initial = {eta = "lr", mu = 1},
   arguments = function(g) return g.lr, g.lambd, g.alpha, g.t0, g.weight_decay, g.maximize end,
 })
