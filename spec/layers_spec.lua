@@ -433,6 +433,15 @@ describe("summary", function()
 end)
 
 describe("EmbeddingBag", function()
+  it("takes offsets and weights by name", function()
+    local bag, ids = nn.EmbeddingBag(5, 3, {mode = "sum"}), dm.tensor{1, 2, 5}
+    local offsets, weights = dm.tensor{1, 3}, dm.tensor{1, 2, 3.0}
+    local want = bag(ids, offsets, weights)
+    assert.is_true(want:equal(bag(ids, {offsets = offsets, per_sample_weights = weights})))
+    assert.is_true(want:equal(bag(ids, offsets, {per_sample_weights = weights})))
+    assert.error_matches(function() bag(ids, {offset = offsets}) end, "offsets")
+  end)
+
   it("divides gradients by how often an id comes", function()
     local ids = dm.tensor({2, 3, 2, 5, 2}, {dtype = "int64"})
     local offsets = dm.tensor({1, 4}, {dtype = "int64"})

@@ -193,9 +193,13 @@ function EmbeddingBag.from_pretrained(...)
   return from_pretrained(EmbeddingBag, bind_pretrained_bag(...))
 end
 
-function EmbeddingBag:forward(ids, offsets, per_sample_weights)
-  return functional.embedding_bag(ids, self.weight, {offsets = offsets, mode = self.mode,
-    per_sample_weights = per_sample_weights, include_last_offset = self.include_last_offset,
+local bind_bag_call = options.call_signature("EmbeddingBag",
+  "input: tensor, offsets?: tensor, per_sample_weights?: tensor")
+
+function EmbeddingBag:forward(...)
+  local o = bind_bag_call(...)
+  return functional.embedding_bag(o.input, self.weight, {offsets = o.offsets, mode = self.mode,
+    per_sample_weights = o.per_sample_weights, include_last_offset = self.include_last_offset,
     padding_idx = self.padding_idx, max_norm = self.max_norm, norm_type = self.norm_type,
     scale_grad_by_freq = self.scale_grad_by_freq})
 end
