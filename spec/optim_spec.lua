@@ -483,6 +483,47 @@ describe("optim", function()
     assert.error_matches(function() plateau:step(2) end, "min_lr has 2 numbers")
   end)
 
+  it("take up what PyTorch 2.15 has saved", function()
+    local S = optim.lr_scheduler
+    local function begun() return optim.SGD({dm.ones(1, {requires_grad = true})}, {lr = 1}) end
+    local opt = begun()
+    local steps = S.MultiStepLR(opt, {milestones = {9}})
+    steps:load_state_dict{gamma = 0.5, base_lrs = {1}, last_epoch = 1,
+      milestones = {[2] = 1, [4] = 2}} -- a Counter there
+    for _, want in ipairs{0.5, 0.5, 0.125} do
+      opt:step()
+      steps:step()
+      assert.equal(want, opt.param_groups[1].lr)
+    end
+    local parts = {{last_epoch = 2, base_lrs = {1}}, {last_epoch = -1, base_lrs = {1}, gamma = 0.5}}
+    opt = begun()
+    local sequence = S.SequentialLR(opt, {S.ConstantLR(opt), S.ExponentialLR(opt, 0.1)},
+      {milestones = {5}})
+    sequence:load_state_dict{last_epoch = 2, _milestones = {3}, _schedulers = parts}
+    for _, want in ipairs{1, 0.5} do
+      opt:step()
+      sequence:step()
+      assert.equal(want, opt.param_groups[1].lr)
+    end
+    local chained = S.ChainedScheduler{S.ConstantLR(opt), S.ExponentialLR(opt, 0.1)}
+    chained:load_state_dict{_schedulers = parts}
+    assert.matches("step 2", tostring(chained))
+
+    local w = dm.ones(2, 2, {requires_grad = true})
+    w.grad = dm.ones(2, 2)
+    local muon = optim.Muon({w}, {lr = 0.1})
+    local saved = muon:state_dict()
+    saved.state[1] = {momentum_buffer = dm.ones(2, 2)} -- no step there
+    muon:load_state_dict(saved)
+    muon:step()
+    local ada = optim.Adafactor({w}, {lr = 0.1})
+    saved = ada:state_dict()
+    saved.param_groups[1].eps = {n = 2, [2] = 0.25} -- (None, 0.25)
+    ada:load_state_dict(saved)
+    ada:step()
+    assert.same({false, 0.25}, ada.param_groups[1].eps)
+  end)
+
   it("Adafactor and ASGD refuse what PyTorch's refuse", function()
     local w = dm.ones(2, 2, {requires_grad = true})
     for _, case in ipairs{{"Adafactor", "d", 0.5}, {"Adafactor", "beta2_decay", 0.5},

@@ -76,8 +76,10 @@ local function update(self, group, found_inf, step)
   for _, p in ipairs(group.params) do
     if p.grad then
       local _ <close> = core.scope()
-      local state = self.state[p] or {step = Optimizer.counter(0, "float32", p.device)}
+      local state = self.state[p] or {}
       self.state[p] = state
+      -- a state that PyTorch's Muon has saved has no step
+      state.step = state.step or Optimizer.counter(0, "float32", p.device)
       local w, grad = operands(p, state, group)
       local skip, old_w, old = found_inf and found_inf:ne(0), nil, nil
       if skip then old_w, old = copies(w, state) end

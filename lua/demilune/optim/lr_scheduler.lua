@@ -63,12 +63,24 @@ function Schedule:state_dict()
   return shown(state)
 end
 
--- Takes up a saved state; the optimizer's own holds the rates.
+-- PyTorch saves milestones as {[milestone] = how often it is there}.
+local function list_of_counts(counts)
+  local list = {}
+  for milestone, n in pairs(counts) do
+    for _ = 1, n do list[#list + 1] = milestone end
+  end
+  table.sort(list)
+  return list
+end
+
+-- Takes up a saved state, PyTorch's too; the optimizer's own holds the rates.
 function Schedule:load_state_dict(state)
   self.last_epoch = state.last_epoch
   self.base_lrs = {table.unpack(state.base_lrs)}
   for key in pairs(self.settings) do
-    if state[key] ~= nil then self.settings[key] = state[key] end
+    local value = state[key]
+    if key == "milestones" and type(value) == "table" then value = list_of_counts(value) end
+    if value ~= nil then self.settings[key] = value end
   end
 end
 

@@ -33,15 +33,17 @@ function Composite:state_dict()
   return shown(state)
 end
 
--- Takes up a saved state of as many schedules.
+-- Takes up a saved state of as many schedules, PyTorch's too.
 function Composite:load_state_dict(state)
-  if type(state.schedulers) ~= "table" or #state.schedulers ~= #self.schedulers then
+  local saved, milestones = state.schedulers or state._schedulers, state.milestones
+    or state._milestones
+  if type(saved) ~= "table" or #saved ~= #self.schedulers then
     caller.raise("%s:load_state_dict: wanted the state of %d schedules", self.class,
       #self.schedulers)
   end
-  self.last_epoch = state.last_epoch
-  if state.milestones then self.milestones = {table.unpack(state.milestones)} end
-  for i, s in ipairs(self.schedulers) do s:load_state_dict(state.schedulers[i]) end
+  self.last_epoch = state.last_epoch or saved[1].last_epoch -- PyTorch's ChainedScheduler has none
+  if milestones then self.milestones = {table.unpack(milestones)} end
+  for i, s in ipairs(self.schedulers) do s:load_state_dict(saved[i]) end
 end
 
 function Composite:__tostring()

@@ -409,6 +409,14 @@ local function is_unset(option, from)
   return not option.required and option.default == nil and from[option.name] == nil
 end
 
+-- An option's copy. A list that PyTorch saved may have None in it, which false stands for.
+local function loaded_option(value)
+  if type(value) ~= "table" then return value end
+  local list = {}
+  for i = 1, value.n or #value do list[i] = value[i] ~= nil and value[i] end
+  return list
+end
+
 -- Copies the state to the parameters' devices; buffers take their parameter's dtype,
 -- or float32 where it has a master; counters keep theirs, and may be numbers.
 function Optimizer:load_state_dict(saved)
@@ -418,9 +426,7 @@ function Optimizer:load_state_dict(saved)
   for g, group in ipairs(self.param_groups) do
     local from = saved.param_groups[g]
     for key, value in pairs(from) do
-      if key ~= "params" then
-        group[key] = type(value) == "table" and {table.unpack(value)} or value
-      end
+      if key ~= "params" then group[key] = loaded_option(value) end
     end
     for _, option in ipairs(options.parameters(self.class) or {}) do
       if is_unset(option, from) then group[option.name] = nil end
