@@ -524,6 +524,30 @@ describe("optim", function()
     assert.same({false, 0.25}, ada.param_groups[1].eps)
   end)
 
+  it("LBFGS goes on from a state as PyTorch saves it", function()
+    local function begun(at)
+      local x = dm.tensor({at}, {dtype = "float64"}):requires_grad_()
+      local opt = optim.LBFGS({x}, {max_iter = 2, lr = 0.5})
+      return x, opt, function()
+        opt:zero_grad()
+        local loss = ((x * dm.tensor{1.0, 3}) ^ 4):sum()
+        loss:backward()
+        return loss
+      end
+    end
+    local x, opt, closure = begun{1.5, -0.5}
+    opt:step(closure)
+    local m = opt:state_dict().state[1].memory
+    local flat, ro = {}, {} -- by itself, with tensors for numbers
+    for key, value in pairs(m) do flat[key] = value end
+    for i, r in ipairs(m.ro) do ro[i] = dm.tensor(r, {dtype = "float64"}) end
+    flat.ro, flat.H_diag = ro, dm.tensor(m.H_diag, {dtype = "float64"})
+    local y, other, again = begun(x[1]:totable())
+    other:load_state_dict{param_groups = opt:state_dict().param_groups, state = {flat}}
+    for _ = 1, 2 do assert.equal(opt:step(closure):item(), other:step(again):item()) end
+    assert.is_true(x:equal(y))
+  end)
+
   it("Adafactor and ASGD refuse what PyTorch's refuse", function()
     local w = dm.ones(2, 2, {requires_grad = true})
     for _, case in ipairs{{"Adafactor", "d", 0.5}, {"Adafactor", "beta2_decay", 0.5},

@@ -236,18 +236,25 @@ end
 
 LBFGS.step = Optimizer.with_hooks(LBFGS.step)
 
---- Loads copies: a saved state stays as it is.
+-- Buffers of all parameters in one, as PyTorch saves them.
+LBFGS.reduced = {d = true, prev_flat_grad = true}
+
+--- Loads copies: a saved state stays as it is. PyTorch's has by itself what `memory` has here, and
+--- tensors for numbers.
 function LBFGS:load_state_dict(saved)
   Optimizer.load_state_dict(self, saved)
   local p = self.param_groups[1].params[1]
   local function copy(v)
+    if core.is_tensor(v) and v:dim() == 0 then return v:item() end
     if core.is_tensor(v) then return core.keep(v:to{device = p.device, copy = true}) end
     if type(v) ~= "table" then return v end
     local out = {}
     for key, value in pairs(v) do out[key] = copy(value) end
     return out
   end
-  for key, state in pairs(self.state) do self.state[key] = copy(state) end
+  for key, state in pairs(self.state) do
+    self.state[key] = copy(state.memory and state or {memory = state})
+  end
 end
 
 return LBFGS
