@@ -229,7 +229,7 @@ describe("nn.Module", function()
     assert.equal(2, calls) -- as in PyTorch 2.15, by both uses of the module
   end)
 
-  it("hooks of always_call see an error, and removing one leaves its twin", function()
+  it("hooks of always_call see an error; removing one leaves another of its function", function()
     local m, seen = nn.Linear(2, 2), {}
     local function hook(_, inputs, y) seen[#seen + 1] = {inputs[1], y} end
     local handle = m:register_forward_hook(hook, {always_call = true})
