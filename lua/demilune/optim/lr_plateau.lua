@@ -46,7 +46,7 @@ local function reduce(self)
   local o = self.settings
   if type(o.min_lr) == "table" and #o.min_lr ~= #self.optimizer.param_groups then
     caller.raise("%s:step: min_lr has %d numbers and the optimizer %d groups; hint: make the "
-      .. "schedule behind add_param_group", NAME, #o.min_lr, #self.optimizer.param_groups)
+      .. "schedule after add_param_group", NAME, #o.min_lr, #self.optimizer.param_groups)
   end
   for i, group in ipairs(self.optimizer.param_groups) do
     local least = type(o.min_lr) == "table" and o.min_lr[i] or o.min_lr

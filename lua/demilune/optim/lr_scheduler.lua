@@ -95,8 +95,8 @@ caller.with_colon(Schedule, "scheduler", "step state_dict load_state_dict get_la
 local function base(self, i)
   local lr = self.base_lrs[i]
   if not lr then
-    caller.raise("%s:step: group %d was added when the schedule was there already, so it has no "
-      .. "base rate; hint: make the schedule behind add_param_group", self.class, i)
+    caller.raise("%s:step: group %d was added after the schedule was made, so it has no base "
+      .. "rate; hint: make the schedule after add_param_group", self.class, i)
   end
   return lr
 end
@@ -173,7 +173,7 @@ local function schedule(name, text, rate, prepare)
   return class
 end
 
-
+-- lr *= gamma every step_size steps
 schedule("StepLR", "step_size: integer, gamma: number = 0.1", function(self, _, group)
   local t, s = self.last_epoch, self.settings
   if t == 0 or t % s.step_size ~= 0 then return group.lr end
