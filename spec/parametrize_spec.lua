@@ -163,7 +163,8 @@ describe("a parametrization", function()
 
   it("weight_norm comes before other parametrizations", function()
     local layer = forms.spectral_norm(nn.Linear(2, 3))
-    assert.error_matches(function() forms.weight_norm(layer) end, "hint: register the other after weight_norm")
+    assert.error_matches(function() forms.weight_norm(layer) end,
+      "hint: register the other after weight_norm")
     layer(dm.ones(1, 2)) -- the module is as it was
     forms.spectral_norm(forms.weight_norm(nn.Linear(2, 3)))(dm.ones(1, 2))
   end)

@@ -1,7 +1,7 @@
 -- The lists of PyTorch's autocast (aten/src/ATen/autocast_mode.h), in its names, by device type and
 -- policy. The specs hold the engine's op tables against them, and casts by hand follow them.
--- rnn_layer is its mkldnn_rnn_layer; on CUDA it converts what cuDNN's networks get. The last ones of
--- a list are functions of PyTorch's that call listed ops.
+-- rnn_layer is its mkldnn_rnn_layer; on CUDA it converts what cuDNN's networks get. The last ones
+-- of a list are functions of PyTorch's that call listed ops.
 
 return {
   cuda = {

@@ -53,8 +53,8 @@ function parametrizations.weight_norm(...)
   local o = bind_weight(...)
   local weight = tensor_of("weight_norm", o.module, o.name)
   if parametrize.is_parametrized(o.module, o.name) then
-    caller.raise("weight_norm: '%s' has a parametrization already, and weight_norm, which stores two "
-      .. "tensors, must come first; hint: register the other after weight_norm", o.name)
+    caller.raise("weight_norm: '%s' has a parametrization already, and weight_norm, which stores "
+      .. "two tensors, must come first; hint: register the other after weight_norm", o.name)
   end
   local dim = weight_math.length_dim(o.dim, weight)
   return parametrize.register_parametrization(o.module, o.name, WeightNorm(dim), {unsafe = true})
