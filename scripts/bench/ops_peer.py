@@ -242,4 +242,5 @@ def answer(line):
     return {"about": about, "time": time_sizes}[name](*words)
 
 
-serve(torch, answer)
+if __name__ == "__main__":
+    serve(torch, answer)
