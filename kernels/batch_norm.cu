@@ -252,6 +252,11 @@ static dm_BatchNorm batch_norm_of(dm_Tensor *x, const dm_Tensor *y, const dm_Ten
   return b;
 }
 
+/* Of batch_norm_train, or of batch_norm_relu, whose top is infinite here. */
+static double eps_of(const dm_Call *c, bool relu) {
+  return relu ? DM_ATTR(dm_BatchNormReluAttr, c)->eps : DM_ATTR(dm_EpsAttr, c)->eps;
+}
+
 /* batch_norm_train, or batch_norm_relu, by cuDNN; x is dense in y's layout. *taken says whether
    it ran. */
 static dm_status train_by_library(dm_Call *c, dm_Tensor *x, bool relu, bool *taken) {
@@ -265,7 +270,7 @@ static dm_status train_by_library(dm_Call *c, dm_Tensor *x, bool relu, bool *tak
   b.bias = dm_tensor_data(own[1]);
   b.mean = dm_tensor_data(c->out[1]);
   b.root = dm_tensor_data(c->out[2]);
-  b.eps = DM_ATTR(dm_EpsAttr, c)->eps;
+  b.eps = eps_of(c, relu);
   b.recorded = c->recorded;
   *taken = relu ? dm_dnn_batch_norm_relu(&b) : dm_dnn_batch_norm(&b);
 done:
@@ -314,8 +319,7 @@ static dm_status train(dm_Call *c, bool relu) {
     reducer.mean = (C *)dm_tensor_data(mean);
     reducer.var = (C *)dm_tensor_data(var);
     const Forward<C> fn = {
-        w,   b, {reducer.mean, compute}, {reducer.var, compute}, (C)DM_ATTR(dm_EpsAttr, c)->eps,
-        relu};
+        w,   b, {reducer.mean, compute}, {reducer.var, compute}, (C)eps_of(c, relu), relu};
     st = reduce_runs(reducer, ch);
     if (st == DM_OK) st = apply<C, T>(fn, own[0], NULL, y, ch);
     if (st == DM_OK)

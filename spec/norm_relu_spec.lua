@@ -1,6 +1,6 @@
--- A batch norm with a ReLU behind it is one op in training: the bits are those of two ops, for
--- results, gradients and running statistics (on a GPU, where the library sums in other orders,
--- their values), and whoever looks at a module's own output sees it.
+-- A batch norm with a ReLU or a ReLU6 behind it is one op in training: the bits are those of two
+-- ops, for results, gradients and running statistics (on a GPU, where the library sums in other
+-- orders, their values), and whoever looks at a module's own output sees it.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 local nn, F, amp = dm.nn, dm.nn.functional, dm.amp
@@ -22,15 +22,24 @@ local MAKERS = {
   {"images in rows", function(dtype) return rows(dtype, 2, 8, 3, 4) end},
   {"sequences", function(dtype) return rows(dtype, 3, 5, 7) end},
   {"vectors", function(dtype) return rows(dtype, 9, 16) end},
+  -- some of which are rounded to 0 or to 6
+  {"many sequences", function(dtype) return rows(dtype, 8, 4, 900) end},
 }
 
-local function two(x, mean, var, options)
-  options.activation = nil
-  return F.batch_norm(x, mean, var, options):relu()
+-- Of relu and relu6: how wide norms are spread, so that some are cut at 6.
+local SPREAD = {relu = 1, relu6 = 4}
+
+local function two_of(word)
+  return function(x, mean, var, options)
+    options.activation = nil
+    return F[word](F.batch_norm(x, mean, var, options))
+  end
 end
-local function one(x, mean, var, options)
-  options.activation = "relu"
-  return F.batch_norm(x, mean, var, options)
+local function one_of(word)
+  return function(x, mean, var, options)
+    options.activation = word
+    return F.batch_norm(x, mean, var, options)
+  end
 end
 
 local NEAR = {float16 = 2^-9, bfloat16 = 2^-6, float32 = 2e-5, float64 = 1e-12}
@@ -43,11 +52,11 @@ local function same(want, got, what)
 end
 
 -- y, the gradients and the running statistics.
-local function results_of(f, x, training, plain)
+local function results_of(f, x, training, plain, spread)
   local c = x:size(2)
   dm.manual_seed(7)
   x = x:clone():requires_grad_()
-  local w, b = dm.randn(c):requires_grad_(), dm.randn(c):requires_grad_()
+  local w, b = dm.randn(c):mul(spread):requires_grad_(), dm.randn(c):requires_grad_()
   local mean, var, count = dm.zeros(c), dm.ones(c), dm.zeros({}, {dtype = "int64"})
   local options = {training = training, eps = 1e-5, momentum = 0.1, num_batches_tracked = count}
   if not plain then options.weight, options.bias = w, b end
@@ -61,55 +70,63 @@ local function results_of(f, x, training, plain)
   return all
 end
 
-describe("batch_norm with relu", function()
-  for _, maker in ipairs(MAKERS) do
-    it("gives the bits of two ops: " .. maker[1], function()
-      for _, dtype in ipairs{"float32", "float16", "bfloat16", "float64"} do
-        for _, training in ipairs{true, false} do
-          for _, plain in ipairs{false, true} do
-            local x = maker[2](dtype)
-            same(results_of(two, x, training, plain), results_of(one, x, training, plain), dtype)
+for word, spread in pairs(SPREAD) do
+  describe("batch_norm with " .. word, function()
+    local two, one = two_of(word), one_of(word)
+
+    for _, maker in ipairs(MAKERS) do
+      it("gives the bits of two ops: " .. maker[1], function()
+        for _, dtype in ipairs{"float32", "float16", "bfloat16", "float64"} do
+          for _, training in ipairs{true, false} do
+            for _, plain in ipairs{false, true} do
+              local x = maker[2](dtype)
+              same(results_of(two, x, training, plain, spread),
+                results_of(one, x, training, plain, spread), dtype)
+            end
           end
         end
+      end)
+    end
+
+    it("keeps NaN, and what an overflow makes of a gradient", function()
+      for _, bad in ipairs{0 / 0, math.huge} do
+        local x = images("float16", 2, 8, 3, 3)
+        x[1][3][2][2] = bad
+        same(results_of(two, x, true, false, spread), results_of(one, x, true, false, spread))
       end
     end)
-  end
 
-  it("keeps NaN, and what an overflow makes of a gradient", function()
-    for _, bad in ipairs{0 / 0, math.huge} do
-      local x = images("float16", 2, 8, 3, 3)
-      x[1][3][2][2] = bad
-      same(results_of(two, x, true), results_of(one, x, true))
-    end
+    it("has the second derivatives of two ops", function()
+      local function second(f)
+        local x = images("float32", 2, 8, 3, 3):requires_grad_()
+        dm.manual_seed(8)
+        local w, b = dm.randn(8):mul(spread):requires_grad_(), dm.randn(8):requires_grad_()
+        local y = f(x, nil, nil, {weight = w, bias = b, training = true})
+        local gx, gw = dm.autograd.grad(y:square():sum(), {x, w}, {create_graph = true})
+        local hx, hw = dm.autograd.grad((gx * gx):sum() + (gw * gw):sum(), {x, w})
+        return hx, hw
+      end
+      local x1, w1 = second(two)
+      local x2, w2 = second(one)
+      local o = not both.exact() and {rtol = 1e-3, atol = 1e-4} or nil
+      assert.is_true(x1:allclose(x2, o) and w1:allclose(w2, o))
+      assert.is_true(x1:abs():max():item() > 0)
+    end)
+
+    it("agrees with finite differences", function()
+      local x = rows("float64", 3, 4, 2):requires_grad_()
+      local w = rows("float64", 4):mul(spread):requires_grad_()
+      local b = rows("float64", 4):requires_grad_()
+      local function f(v, weight, bias)
+        return F.batch_norm(v, nil, nil, {weight = weight, bias = bias, training = true,
+          activation = word})
+      end
+      assert.is_true(dm.autograd.gradcheck(f, {x, w, b}))
+    end)
   end)
+end
 
-  it("has the second derivatives of two ops", function()
-    local function second(f)
-      local x = images("float32", 2, 8, 3, 3):requires_grad_()
-      dm.manual_seed(8)
-      local w, b = dm.randn(8):requires_grad_(), dm.randn(8):requires_grad_()
-      local y = f(x, nil, nil, {weight = w, bias = b, training = true})
-      local gx, gw = dm.autograd.grad(y:square():sum(), {x, w}, {create_graph = true})
-      local hx, hw = dm.autograd.grad((gx * gx):sum() + (gw * gw):sum(), {x, w})
-      return hx, hw
-    end
-    local x1, w1 = second(two)
-    local x2, w2 = second(one)
-    local o = not both.exact() and {rtol = 1e-3, atol = 1e-4} or nil
-    assert.is_true(x1:allclose(x2, o) and w1:allclose(w2, o))
-    assert.is_true(x1:abs():max():item() > 0)
-  end)
-
-  it("agrees with finite differences", function()
-    local x = rows("float64", 3, 4, 2):requires_grad_()
-    local w, b = rows("float64", 4):requires_grad_(), rows("float64", 4):requires_grad_()
-    local function f(v, weight, bias)
-      return F.batch_norm(v, nil, nil, {weight = weight, bias = bias, training = true,
-        activation = "relu"})
-    end
-    assert.is_true(dm.autograd.gradcheck(f, {x, w, b}))
-  end)
-
+describe("batch_norm with relu", function()
   it("refuses other activations, and one value per channel, and counts nothing then", function()
     local count = dm.zeros({}, {dtype = "int64"})
     assert.refuses("activation: 'gelu' is none of", function()
@@ -161,9 +178,11 @@ describe("a batch norm module before a ReLU", function()
 
 
   it("gives the bits of modules that are called apart", function()
-    for _, relu in ipairs{nn.ReLU(), nn.ReLU{inplace = true}} do
+    for _, relu in ipairs{nn.ReLU(), nn.ReLU{inplace = true}, nn.ReLU6(),
+      nn.ReLU6{inplace = true}} do
       local x = rows("float32", 2, 4, 6, 6)
       local fused, apart = layers(relu), layers(relu)
+      for _, model in ipairs{fused, apart} do model[2].weight.data:fill_(4) end
       function apart:forward(v)
         for _, m in ipairs(self) do v = m(v) end
         return v
@@ -199,6 +218,9 @@ describe("a batch norm module before a ReLU", function()
     assert.is_true(nn.Module.then_relu(bn, function(v) return v * 1 end, x):min():item() < 0)
     assert.equal(0, nn.Module.then_relu(bn, relu, x):min():item())
     assert.equal(0, nn.Module.then_relu(nn.Identity(), relu, x):min():item())
+    local six = nn.Module.then_relu(bn, nn.ReLU6(), x * 100)
+    assert.is_true(six:min():item() == 0 and six:max():item() <= 6)
+    assert.is_false(nn.Linear(2, 2):can_fuse_relu "relu6")
   end)
 end)
 

@@ -7,8 +7,8 @@ local golden = dofile "spec/golden/autocast.lua"
 
 local OTHER = {float16 = "bfloat16", bfloat16 = "float16"}
 
--- Stays in float32: PyTorch's comes from a product in 16 bits, whose positions are off by a pixel in
--- images of some hundred.
+-- Stays in float32: PyTorch's comes from a product in 16 bits, whose positions are off by a pixel
+-- in images of some hundred.
 local OURS = {affine_grid = true}
 
 -- Of the floats among results: indices beside them may be asked for in other ways.

@@ -142,12 +142,13 @@ op.composed "local_response_norm" {
 op.composed "batch_norm" {
   tensors = "x, running_mean?, running_var?, weight?, bias?, num_batches_tracked?",
   options = {
-    "training:bool=0", "momentum:num=0.1", "eps:num=1e-5", "activation:enum(none|relu)=none",
+    "training:bool=0", "momentum:num=0.1", "eps:num=1e-5",
+    "activation:enum(none|relu|relu6)=none",
   },
   doc = "(x - mean) / sqrt(var + eps) by channel of (N,C,...), times weight (C) plus bias; mean "
     .. "and var are those of the batch when training, which then move the running ones by "
     .. "momentum and add 1 to num_batches_tracked (one int64), else the running ones; Ioffe & "
-    .. "Szegedy 2015; or relu of that",
+    .. "Szegedy 2015; or relu or relu6 of that",
 }
 
 op.composed "instance_norm" {
@@ -169,12 +170,12 @@ op.kernel "batch_norm_train" {
 
 op.kernel "batch_norm_relu" {
   tensors = "x, weight?, bias?",
-  options = {"eps:num"},
+  options = {"eps:num", "top:num"},
   outputs = 3,
   saves = "I0 I1 I2 O0 O1 O2",
   flags = "hidden layout cheap",
-  attr = "dm_EpsAttr",
-  doc = "relu of batch_norm_train; the CPU does not save it",
+  doc = "relu of batch_norm_train, at most top, which is infinite but on the CPU; the CPU does not "
+    .. "save it",
 }
 
 op.kernel "batch_norm_eval" {
@@ -188,13 +189,13 @@ op.kernel "batch_norm_eval" {
 
 op.kernel "batch_norm_relu_eval" {
   tensors = "x, weight?, bias?, mean, var",
-  options = {"eps:num"},
+  options = {"eps:num", "top:num"},
   rule = "batch_norm_eval_rule",
   cuda = false,
   gradient = false,
   flags = "hidden layout",
-  attr = "dm_EpsAttr",
-  doc = "relu of batch_norm_eval, which computes a batch_norm_relu again on the CPU",
+  attr = "dm_BatchNormReluAttr",
+  doc = "relu of batch_norm_eval, at most top, which computes a batch_norm_relu again on the CPU",
 }
 
 op.kernel "batch_norm_backward" {
@@ -208,12 +209,11 @@ op.kernel "batch_norm_backward" {
 
 op.kernel "batch_norm_relu_backward" {
   tensors = "gy, x, weight?, mean, invstd, bias?",
-  options = {"training:bool"},
+  options = {"training:bool", "top:num"},
   rule = "batch_norm_backward_rule",
   cuda = false,
   outputs = 3,
   gradient = false,
   flags = "hidden layout",
-  attr = "dm_BatchNormBackwardAttr",
   doc = "the same of batch_norm_relu, whose sign is worked out again from x",
 }

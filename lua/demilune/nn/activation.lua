@@ -51,7 +51,10 @@ for name, op in pairs{ReLU = "relu", ReLU6 = "relu6", SiLU = "silu", Mish = "mis
   Hardswish = "hardswish", Hardsigmoid = "hardsigmoid", SELU = "selu"} do
   plain(name, op, "inplace: boolean = false")
 end
-layers.ReLU.relu_forward = layers.ReLU.forward -- see nn/module.lua
+for name, op in pairs{ReLU = "relu", ReLU6 = "relu6"} do -- see nn/module.lua
+  local class = layers[name]
+  class.relu_forward, class.relu_name = class.forward, op
+end
 activation("LeakyReLU", "leaky_relu", "negative_slope, inplace: boolean = false")
 activation("ELU", "elu", "alpha, inplace: boolean = false")
 activation("CELU", "celu", "alpha, inplace: boolean = false")

@@ -161,8 +161,8 @@ function Sequential:forward(x, ...)
     if i == 1 and extra ~= nil then
       y = module(x, ...)
     elseif can_fuse and after.forward == after.relu_forward and not after._has_hooks
-      and can_fuse(module) then
-      y = module(x, "relu") -- both as one op: see nn/module.lua
+      and can_fuse(module, after.relu_name) then
+      y = module(x, after.relu_name) -- both as one op: see nn/module.lua
       i = i + 1
     else
       y = module(x)

@@ -45,8 +45,8 @@ end
 -- rounded result is the rounded relu; but hooks and observers must see the layer's own
 -- output, and a class with another forward is not known to compute a linear map.
 local forward, observer = Linear.forward, Module._observer
-function Linear:can_fuse_relu()
-  return self.forward == forward and not self.activation and not self._has_hooks
+function Linear:can_fuse_relu(name)
+  return name ~= "relu6" and self.forward == forward and not self.activation and not self._has_hooks
     and not observer[1]
 end
 

@@ -12,11 +12,12 @@
 --   modules at once, instead of leaving it to the garbage collector (what the backward pass
 --   needs is held by the graph). A module that keeps a tensor and promises this all the same
 --   keeps a freed handle, and an error tells so when it is used.
--- * class.relu_forward, of nn.ReLU alone: its own forward. A module whose forward is another
---   function (a subclass, a function of the user) is not known to be a ReLU.
--- * module:can_fuse_relu(), of nn.Linear and the batch norms: whether relu(module(x)) may be
---   computed as module(x, "relu"), one op. Sequential asks where a ReLU follows that has no
---   hooks, and so does Module.then_relu.
+-- * class.relu_forward and class.relu_name, of nn.ReLU and nn.ReLU6 alone: their own forward, and
+--   its op. A module whose forward is another function (a subclass, a function of the user) is not
+--   known to be a ReLU.
+-- * module:can_fuse_relu(name), of nn.Linear and the batch norms: whether relu(module(x)), or relu6
+--   of it, may be computed as module(x, name), one op. Sequential asks where such a module follows
+--   that has no hooks, and so does Module.then_relu.
 --
 -- A forward that calls modules of such classes may free the tensors that it made for them,
 -- where Module.hold_nothing(module, ...) says so.
@@ -729,17 +730,19 @@ function Module.hold_nothing(...)
   return true
 end
 
--- Whether relu is an nn.ReLU with no hook of its own.
+-- Whether relu is an nn.ReLU or nn.ReLU6 with no hook of its own.
 local function is_plain_relu(relu)
   return type(relu) == "table" and relu.relu_forward ~= nil and relu.forward == relu.relu_forward
     and not relu._has_hooks
 end
 
 --- relu(module(x)), as one op where the module can (see the head of this file) and relu is an
---- nn.ReLU that nothing observes.
+--- nn.ReLU or nn.ReLU6 that nothing observes.
 function Module.then_relu(module, relu, x)
   local can = type(module) == "table" and module.can_fuse_relu
-  if can and is_plain_relu(relu) and can(module) then return module(x, "relu") end
+  if can and is_plain_relu(relu) and can(module, relu.relu_name) then
+    return module(x, relu.relu_name)
+  end
   return relu(module(x))
 end
 
@@ -749,7 +752,9 @@ end
 ---@param x userdata a tensor that broadcasts to y's shape
 ---@return userdata the result, of y's shape
 function Module.add_then_relu(relu, y, x)
-  if is_plain_relu(relu) and not observer[1] then return y:add_relu_(x) end
+  if is_plain_relu(relu) and relu.relu_name == "relu" and not observer[1] then
+    return y:add_relu_(x)
+  end
   return relu(y:add_(x))
 end
 

@@ -32,7 +32,7 @@ end
 
 -- The norm of x by the statistics of the batch, or in eval mode by the running ones. share: of this
 -- batch in those. count: num_batches_tracked where this call is to count the batch.
--- activation: "relu", or nil.
+-- activation: "relu", "relu6" or nil.
 local function by_own_batch(self, x, share, count, activation)
   return core.batch_norm(x, self.running_mean, self.running_var,
     {weight = self.weight, bias = self.bias, momentum = share, eps = self.eps,
@@ -87,9 +87,9 @@ local function batch_norm(name, wanted, ranks, sync)
     return normalize(self, x, part, count, activation)
   end
 
-  -- Whether relu(self(x)) may be computed as one op: in training, which saves a pass over the
-  -- result and one over its gradient. As for Linear, the bits are the same, but hooks and
-  -- observers must see the norm's own output.
+  -- Whether relu(self(x)), or relu6 of it, may be computed as one op: in training, which saves a
+  -- pass over the result and one over its gradient. As for Linear, the bits are the same, but
+  -- hooks and observers must see the norm's own output.
   local forward, observer = Norm.forward, Module._observer
   Norm._awaits_buffers = forward
   function Norm:can_fuse_relu()

@@ -64,6 +64,7 @@ typedef struct dm_ChannelJob {
   int64_t n_channel, n_run, run, run_step, channel_step;
   double eps;
   bool training, relu;
+  double top;   /* of relu: the most that it gives; backward: a norm from it on is cut */
   double floor; /* backward of relu: a norm up to it is 0 once it is rounded to x's dtype */
   dm_DType dtype, gy_dtype;
   const char *x, *gy;

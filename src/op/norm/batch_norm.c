@@ -65,6 +65,8 @@ static dm_status move_running(const dm_Running *r) {
 /* batch_norm in training. The running statistics are updated last, when nothing can
    fail any more, so that a call that failed can be repeated. running_var takes the
    unbiased variance, var * n / (n - 1), as in PyTorch. */
+enum { RELU6 = 2 }; /* of the option activation */
+static const double SIX = 6;
 static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
   const dm_BatchNormAttr *a = DM_ATTR(dm_BatchNormAttr, c);
   dm_Tensor *v = c->in[0], *mean = c->in[1], *var = c->in[2];
@@ -78,9 +80,13 @@ static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
   if (n == 1)
     return dm_fail(DM_EARG, "batch_norm: one value per channel in %s, wanted more to train on",
                    DM_SHAPE(v));
-  const int op = a->activation ? DM_OP_batch_norm_relu : DM_OP_batch_norm_train;
-  if (!x_call(x, op, &a->eps, 3, in, out)) return x->st;
-  c->out[0] = out[0];
+  /* The CPU's kernel cuts at 6, too; elsewhere relu6 follows. */
+  const bool is_six = a->activation == RELU6, is_cpu = v->device.type == DM_CPU;
+  const int op =
+      a->activation && (is_cpu || !is_six) ? DM_OP_batch_norm_relu : DM_OP_batch_norm_train;
+  const dm_BatchNormReluAttr how = {a->eps, is_six ? SIX : (double)INFINITY};
+  if (!x_call(x, op, &how, 3, in, out)) return x->st;
+  c->out[0] = is_six && !is_cpu ? x_unary(x, DM_OP_relu6, out[0]) : out[0];
   const bool any = n > 0; /* a batch without values is counted alone */
   const dm_Running r = {any ? mean : NULL, any ? var : NULL, count,      out[1], out[2],
                         a->momentum,       a->eps,           n / (n - 1)};
@@ -100,7 +106,8 @@ dm_status batch_norm_compose(dm_Call *c, dm_X *x) {
     return dm_fail(DM_EARG,
                    "batch_norm: running_mean and running_var are wanted when not training");
   dm_Tensor *y = dm_x(x, DM_OP_batch_norm_eval, &a->eps, 5, v, w, b, mean, var);
-  c->out[0] = a->activation ? x_unary(x, DM_OP_relu, y) : y;
+  c->out[0] =
+      a->activation ? x_unary(x, a->activation == RELU6 ? DM_OP_relu6 : DM_OP_relu, y) : y;
   return x->st;
 }
 
@@ -219,11 +226,12 @@ dm_status batch_norm_train_rule(dm_Call *c) {
 /* Mean and variance of every channel in one pass of merged blocks (Chan, Golub &
    LeVeque 1979), then the normalization in a second pass over the channel. A channel
    without elements has mean and variance 0. */
-static dm_status train_cpu(dm_Call *c, bool relu) {
+static dm_status train_cpu(dm_Call *c, double eps, const double *top) {
   dm_Tensor *x = NULL;
   void *own_w = NULL, *own_b = NULL, *invstd = NULL;
-  dm_ChannelJob j = {.eps = DM_ATTR(dm_EpsAttr, c)->eps,
-                     .relu = relu,
+  dm_ChannelJob j = {.eps = eps,
+                     .relu = top != NULL,
+                     .top = top ? *top : 0,
                      .y = dm_tensor_data(c->out[0]),
                      .mean = dm_tensor_data(c->out[1]),
                      .var = dm_tensor_data(c->out[2])};
@@ -259,7 +267,9 @@ done:
   return st;
 }
 
-dm_status batch_norm_train_cpu(dm_Call *c) { return train_cpu(c, false); }
+dm_status batch_norm_train_cpu(dm_Call *c) {
+  return train_cpu(c, DM_ATTR(dm_EpsAttr, c)->eps, NULL);
+}
 
 /* The outputs of batch_norm_train, and relu over the first, which the CPU's gradient can do
    without. */
@@ -267,7 +277,10 @@ dm_status batch_norm_relu_rule(dm_Call *c) {
   if (c->in[0]->device.type == DM_CPU) c->save &= ~(uint32_t)O0;
   return batch_norm_train_rule(c);
 }
-dm_status batch_norm_relu_cpu(dm_Call *c) { return train_cpu(c, true); }
+dm_status batch_norm_relu_cpu(dm_Call *c) {
+  const dm_BatchNormReluAttr *a = DM_ATTR(dm_BatchNormReluAttr, c);
+  return train_cpu(c, a->eps, &a->top);
+}
 
 /* x (N, C, ...), weight, bias, mean, var (C) -> x's shape and dtype. */
 dm_status batch_norm_eval_rule(dm_Call *c) {
@@ -275,11 +288,12 @@ dm_status batch_norm_eval_rule(dm_Call *c) {
   return DM_OK;
 }
 /* y = (x - mean) * invstd * weight + bias with given statistics. */
-static dm_status eval_cpu(dm_Call *c, bool relu) {
+static dm_status eval_cpu(dm_Call *c, double eps, const double *top) {
   dm_Tensor *x = NULL;
   void *own[3] = {NULL}, *invstd = NULL;
   const void *mean, *var;
-  dm_ChannelJob j = {.y = dm_tensor_data(c->out[0]), .relu = relu};
+  dm_ChannelJob j = {
+      .y = dm_tensor_data(c->out[0]), .relu = top != NULL, .top = top ? *top : 0};
   dm_status st = DM_OK;
   if (c->out[0]->numel == 0) return DM_OK;
   DM_GO(dm_dense_new(c->in[0], &x));
@@ -294,7 +308,7 @@ static dm_status eval_cpu(dm_Call *c, bool relu) {
     st = dm_fail(DM_EMEM, "batch_norm: out of memory");
     goto done;
   }
-  fill_invstd(compute, var, channels, DM_ATTR(dm_EpsAttr, c)->eps, invstd);
+  fill_invstd(compute, var, channels, eps, invstd);
   j.mean = (void *)(uintptr_t)mean; /* only read by channels_eval */
   j.invstd = invstd;
   if (has_vectors(&j)) for_rows(dm_norm_loops(compute)->vectors_forward, &j);
@@ -306,8 +320,13 @@ done:
   return st;
 }
 
-dm_status batch_norm_eval_cpu(dm_Call *c) { return eval_cpu(c, false); }
-dm_status batch_norm_relu_eval_cpu(dm_Call *c) { return eval_cpu(c, true); }
+dm_status batch_norm_eval_cpu(dm_Call *c) {
+  return eval_cpu(c, DM_ATTR(dm_EpsAttr, c)->eps, NULL);
+}
+dm_status batch_norm_relu_eval_cpu(dm_Call *c) {
+  const dm_BatchNormReluAttr *a = DM_ATTR(dm_BatchNormReluAttr, c);
+  return eval_cpu(c, a->eps, &a->top);
+}
 
 /* in: gy, x, weight, mean, invstd, and relu's bias; out: dx, dweight, dbias. */
 dm_status batch_norm_backward_rule(dm_Call *c) {
@@ -318,17 +337,22 @@ static double largest_zero(dm_DType dtype) {
   const dm_DTypeInfo *const of = &dm_dtypes[dtype];
   return dm_is_low(dtype) ? of->tiny * of->eps / 2 : 0;
 }
+/* The least number that becomes `top`, 6 or infinity, when it is rounded to the dtype: the
+   middle of 6 and the number below it, which is odd. Numbers from 4 to 8 are 4 eps apart. */
+static double least_top(dm_DType dtype, double top) {
+  return dm_is_low(dtype) ? top - 2 * dm_dtypes[dtype].eps : top;
+}
 /* training: dx = w invstd (gy - dbias / n - xhat dweight / n), else dx = w invstd
    gy. */
-static dm_status backward_cpu(dm_Call *c, bool relu) {
+static dm_status backward_cpu(dm_Call *c, bool training, const double *top) {
   dm_Tensor *x = NULL, *gy = NULL;
   void *own[4] = {NULL};
   const void *mean, *invstd;
   dm_ChannelJob j = {.y = dm_tensor_data(c->out[0]),
                      .gw = dm_tensor_data(c->out[1]),
                      .gb = dm_tensor_data(c->out[2]),
-                     .training = DM_ATTR(dm_BatchNormBackwardAttr, c)->training,
-                     .relu = relu};
+                     .training = training,
+                     .relu = top != NULL};
   dm_status st = DM_OK;
   DM_GO(dm_dense_new(c->in[0], &gy));
   DM_GO(dm_dense_new(c->in[1], &x));
@@ -336,12 +360,13 @@ static dm_status backward_cpu(dm_Call *c, bool relu) {
   j.gy = dm_tensor_data(gy);
   j.gy_dtype = (dm_DType)gy->dtype;
   j.floor = largest_zero(j.dtype);
+  if (top) j.top = least_top(j.dtype, *top);
   const dm_DType compute = dm_compute_dtype(j.dtype);
   const int64_t channels = x->shape[1];
   if (c->in[2]) DM_GO(dm_norm_affine(c->in[2], channels, compute, 1, &own[0], &j.w));
   DM_GO(dm_norm_affine(c->in[3], channels, compute, 0, &own[1], &mean));
   DM_GO(dm_norm_affine(c->in[4], channels, compute, 0, &own[2], &invstd));
-  if (relu && c->in[5]) DM_GO(dm_norm_affine(c->in[5], channels, compute, 0, &own[3], &j.b));
+  if (top && c->in[5]) DM_GO(dm_norm_affine(c->in[5], channels, compute, 0, &own[3], &j.b));
   j.mean = (void *)(uintptr_t)mean; /* only read by channels_backward */
   j.invstd = (void *)(uintptr_t)invstd;
   if (x->numel == 0 && channels > 0) {
@@ -356,8 +381,13 @@ done:
   dm_tensor_unref(&gy);
   return st;
 }
-dm_status batch_norm_backward_cpu(dm_Call *c) { return backward_cpu(c, false); }
-dm_status batch_norm_relu_backward_cpu(dm_Call *c) { return backward_cpu(c, true); }
+dm_status batch_norm_backward_cpu(dm_Call *c) {
+  return backward_cpu(c, DM_ATTR(dm_BatchNormBackwardAttr, c)->training, NULL);
+}
+dm_status batch_norm_relu_backward_cpu(dm_Call *c) {
+  const dm_BatchNormReluBackwardAttr *a = DM_ATTR(dm_BatchNormReluBackwardAttr, c);
+  return backward_cpu(c, a->training, &a->top);
+}
 
 /* t (C) in the compute type, reshaped to (1, C, 1, ...) to broadcast over x. */
 static dm_Tensor *by_channel(dm_X *x, dm_Tensor *t, const dm_Meta *m) {
@@ -373,8 +403,7 @@ static dm_Ints all_but_channel(const dm_Meta *m) {
 }
 
 /* 1 / sqrt(var + eps) in the compute type. */
-static dm_Tensor *invstd_of(dm_Grad *g, dm_Tensor *var) {
-  const double eps = DM_ATTR(dm_EpsAttr, g)->eps;
+static dm_Tensor *invstd_of(dm_Grad *g, double eps, dm_Tensor *var) {
   dm_Tensor *v = x_cast(g->x, var, dm_compute_of(dm_in_meta(g, 0)));
   if (g->create_graph || dm_in_meta(g, 0)->device.type != DM_CPU)
     return x_unary(g->x, DM_OP_rsqrt, x_shift(g->x, v, eps));
@@ -384,55 +413,62 @@ static dm_Tensor *invstd_of(dm_Grad *g, dm_Tensor *var) {
 }
 /* All gradients of batch_norm by the fused op; `training` says whether mean and invstd
    depend on x or are constants. */
-static void channels_grad(dm_Grad *g, int op, dm_Tensor *mean, dm_Tensor *invstd,
-                          int64_t training) {
-  dm_Tensor *in[6] = {g->gy[0], g->in[0], g->in[1], mean, invstd, g->in[2]};
-  (void)x_call(g->x, op, &training, op == DM_OP_batch_norm_backward ? 5 : 6, in, g->gx);
+static void channels_grad(dm_Grad *g, dm_Tensor *mean, dm_Tensor *invstd, bool training) {
+  const dm_BatchNormBackwardAttr how = {training};
+  dm_Tensor *in[5] = {g->gy[0], g->in[0], g->in[1], mean, invstd};
+  (void)x_call(g->x, DM_OP_batch_norm_backward, &how, 5, in, g->gx);
 }
 
 /* mean and var depend on x here, which gives the two mean terms of dx. */
-void batch_norm_train_grad(dm_Grad *g) {
+static void train_grad(dm_Grad *g, double eps) {
   dm_X *x = g->x;
   const dm_Meta *m = dm_in_meta(g, 0);
   if (!g->gy[0]) return;
   if (!g->create_graph) {
     const bool is_cpu = m->device.type == DM_CPU;
-    channels_grad(g, DM_OP_batch_norm_backward, g->out[1],
-                  is_cpu ? invstd_of(g, g->out[2]) : g->out[2], true);
+    channels_grad(g, g->out[1], is_cpu ? invstd_of(g, eps, g->out[2]) : g->out[2], true);
     return;
   }
   const dm_Ints dims = all_but_channel(m);
   dm_Tensor *gy = x_cast(x, g->gy[0], dm_compute_of(m)), *gh = gy, *xhat;
   if (g->in[1]) gh = x_mul(x, gy, by_channel(x, g->in[1], m));
-  g->gx[0] = x_norm_back(x, gh, x_cast(x, g->in[0], dm_compute_of(m)), dims,
-                         DM_ATTR(dm_EpsAttr, g)->eps, &xhat);
+  g->gx[0] = x_norm_back(x, gh, x_cast(x, g->in[0], dm_compute_of(m)), dims, eps, &xhat);
   if (g->need[1]) g->gx[1] = x_sum(x, x_mul(x, gy, xhat), dims, false);
   if (g->need[2]) g->gx[2] = x_sum(x, gy, dims, false);
 }
+void batch_norm_train_grad(dm_Grad *g) { train_grad(g, DM_ATTR(dm_EpsAttr, g)->eps); }
 
-/* On the CPU one pass masks and sums. Elsewhere, and with create_graph, relu's own gradient
-   comes first, which may overwrite gy and reads y; the CPU, which has not kept y, computes it
-   again. */
+/* On the CPU one pass masks and sums. Elsewhere, and with create_graph, the gradient of relu,
+   or of relu6, comes first, which may overwrite gy and reads y, or the norm; the CPU, which has
+   not kept either, computes the norm again. */
 void batch_norm_relu_grad(dm_Grad *g) {
+  const dm_BatchNormReluAttr *a = DM_ATTR(dm_BatchNormReluAttr, g);
   const bool is_cpu = dm_in_meta(g, 0)->device.type == DM_CPU;
   dm_Tensor *none[1] = {NULL}, *passes[3] = {NULL}, *y = g->out[0];
   if (!g->gy[0]) return;
   if (is_cpu && !g->create_graph) {
-    channels_grad(g, DM_OP_batch_norm_relu_backward, g->out[1], invstd_of(g, g->out[2]), true);
+    const dm_BatchNormReluBackwardAttr how = {true, a->top};
+    dm_Tensor *in[6] = {
+        g->gy[0], g->in[0], g->in[1], g->out[1], invstd_of(g, a->eps, g->out[2]), g->in[2]};
+    (void)x_call(g->x, DM_OP_batch_norm_relu_backward, &how, 6, in, g->gx);
     return;
   }
-  if (is_cpu)
-    y = dm_x(g->x, DM_OP_batch_norm_eval, g->attr, 5, g->in[0], g->in[1], g->in[2], g->out[1],
+  if (is_cpu) {
+    const dm_EpsAttr eps = {a->eps};
+    y = dm_x(g->x, DM_OP_batch_norm_eval, &eps, 5, g->in[0], g->in[1], g->in[2], g->out[1],
              g->out[2]);
+  }
+  const bool is_six = a->top < (double)INFINITY;
+  const dm_HardtanhAttr to_six = {0, a->top};
   dm_Grad relu = *g, norm = *g;
-  relu.op = &dm_ops[DM_OP_relu];
-  relu.attr = NULL;
-  relu.in = none;
-  relu.out = &y;
+  relu.op = &dm_ops[is_six ? DM_OP_hardtanh : DM_OP_relu];
+  relu.attr = is_six ? &to_six : NULL;
+  relu.in = is_six ? &y : none;
+  relu.out = is_six ? none : &y;
   relu.gx = passes;
   unary_grad(&relu);
   norm.gy = passes;
-  if (passes[0]) batch_norm_train_grad(&norm);
+  if (passes[0]) train_grad(&norm, a->eps);
 }
 
 /* mean and var are constants: dx = gy weight invstd, dweight = sum(gy xhat), dbias =
@@ -441,9 +477,9 @@ void batch_norm_eval_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_Meta *m = dm_in_meta(g, 0);
   const dm_Ints dims = all_but_channel(m);
-  dm_Tensor *invstd = invstd_of(g, g->in[4]);
+  dm_Tensor *invstd = invstd_of(g, DM_ATTR(dm_EpsAttr, g)->eps, g->in[4]);
   if (!g->create_graph) {
-    channels_grad(g, DM_OP_batch_norm_backward, g->in[3], invstd, false);
+    channels_grad(g, g->in[3], invstd, false);
     return;
   }
   dm_Tensor *gy = x_cast(x, g->gy[0], dm_compute_of(m)), *r = by_channel(x, invstd, m),
