@@ -319,7 +319,7 @@ static dm_status train(dm_Call *c, bool relu) {
     reducer.mean = (C *)dm_tensor_data(mean);
     reducer.var = (C *)dm_tensor_data(var);
     const Forward<C> fn = {
-        w,   b, {reducer.mean, compute}, {reducer.var, compute}, (C)eps_of(c, relu), relu};
+        w, b, {reducer.mean, compute}, {reducer.var, compute}, (C)eps_of(c, relu), relu};
     st = reduce_runs(reducer, ch);
     if (st == DM_OK) st = apply<C, T>(fn, own[0], NULL, y, ch);
     if (st == DM_OK)
