@@ -16,7 +16,7 @@ local LEAST = {float16 = 2^-24, bfloat16 = 2^-133} -- the gap at 0
 
 local READS_OUTPUT = {}
 for name in ([[exp expm1 exp2 sqrt rsqrt reciprocal tan tanh sigmoid erfinv special_ndtri pow std
-  norm logsumexp softmax log_softmax]]):gmatch "%S+" do READS_OUTPUT[name] = true end
+  norm logsumexp softmax softmin log_softmax]]):gmatch "%S+" do READS_OUTPUT[name] = true end
 
 -- Ops that round more than once, as in PyTorch.
 local GATES = "the products of input and state are rounded before they are added, and so are the "

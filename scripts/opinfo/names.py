@@ -82,7 +82,7 @@ RANDOM = re.compile(
 
 
 # Arguments by position of functions that no schema describes.
-SIGNATURES = {"norm": ("input", "p", "dim", "keepdim")}
+SIGNATURES = {"norm": ("input", "p", "dim", "keepdim"), "unravel_index": ("indices", "shape")}
 
 
 # ---- names of arguments ----
