@@ -602,6 +602,23 @@ describe("bench/generate", function()
   end)
 end)
 
+describe("bench/models", function()
+  it("takes a step of each", function()
+    local _ <close> = dm.device "cpu"
+    local n = 0
+    for name, case in pairs(dofile "scripts/bench/models.lua") do
+      local c = case(2)
+      local before = c.criterion(c.model(c.x), c.y)
+      before:backward()
+      c.optimizer:step()
+      assert.is_true(before:isfinite():item(), name)
+      assert.is_false(dm.equal(before, c.criterion(c.model(c.x), c.y)), name)
+      n = n + 1
+    end
+    assert.equal(13, n)
+  end)
+end)
+
 describe("bench/launches", function()
   it("counts a step on the emulated device, and says where it cannot", function()
     local pipe <close> = assert(io.popen(("env -u DEMILUNE_DEVICE OMP_NUM_THREADS=1 "

@@ -19,15 +19,21 @@ local GOAL = 0.85 -- of what the memory's speed allows
 local env = o.alone == 1 and "env BENCH_ALONE=1 OMP_NUM_THREADS=1 DEMILUNE_NUM_THREADS=1 " or ""
 local ours = lib.worker("demilune", env .. "lua5.4 " .. lib.quote(lib.here .. "/generate_ours.lua"))
 local python = os.getenv "PYTHON" or "python3"
-local peer = lib.worker("PyTorch", env .. lib.quote(python) .. " "
-  .. lib.quote(lib.here .. "/generate_peer.py"))
-local about = peer:ask "about"
-lib.peer_version = about and about.version
-if not about then peer.gone = "no torch in " .. python end
-local ggml = lib.worker("ggml", env .. lib.quote(python) .. " "
-  .. lib.quote(lib.here .. "/generate_ggml.py"))
-local ggml_about = ggml:ask "about"
-if not ggml_about then ggml.gone = "not installed" end
+
+-- A side in Python, and its version, nil where its library is not installed; it is ended then, as
+-- workers that start later would keep its input open.
+local function peer_of(name, file)
+  local worker = lib.worker(name, env .. lib.quote(python) .. " " .. lib.quote(lib.here .. file))
+  local about = worker:ask "about"
+  if not about then
+    worker:close()
+    worker.gone = ("no %s in %s"):format(name, python)
+  end
+  return worker, about and about.version
+end
+local peer, peer_version = peer_of("PyTorch", "/generate_peer.py")
+local ggml, ggml_version = peer_of("ggml", "/generate_ggml.py")
+lib.peer_version = peer_version
 lib.heading "A token of GPT-2 124M"
 
 local modes = o.compile == 1 and { "eager", "compile" } or { "eager" }
@@ -70,5 +76,5 @@ for _, dtype in ipairs { "float32", "bfloat16" } do
 end
 lib.table({ "ms a token", "demilune", "PyTorch", "PyTorch / ours",
   "ggml", "ggml / ours", "share of the memory's speed", "goal" }, rows)
-if ggml_about then print("ggml: llama-cpp-python " .. ggml_about.version) end
+if ggml_version then print("ggml: llama-cpp-python " .. ggml_version) end
 for _, worker in ipairs{ours, peer, ggml} do worker:close() end
