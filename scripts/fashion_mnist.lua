@@ -51,7 +51,7 @@ local optimizer = optim.AdamW(model:parameters(), {lr = args.lr, weight_decay = 
 local trainer = dm.Trainer{
   model = trained, loss = nn.CrossEntropyLoss(), optimizer = optimizer,
   schedule = optim.lr_scheduler.OneCycleLR(optimizer, args.lr,
-    {total_steps = args.epochs * #train}),
+    {total_steps = math.max(1, args.epochs * #train)}),
   device = args.device, amp = args.dtype, metrics = {accuracy = dm.metrics.Accuracy()},
   checkpoint = args.save,
   callbacks = {

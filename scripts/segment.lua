@@ -92,7 +92,7 @@ local trainer = dm.Trainer{
   model = model, optimizer = optimizer, device = args.device, checkpoint = args.save,
   amp = args.dtype,
   schedule = optim.lr_scheduler.OneCycleLR(optimizer, args.lr,
-    {total_steps = args.epochs * #train}),
+    {total_steps = math.max(1, args.epochs * #train)}),
   forward = function(net, x, y)
     local scores, kinds = by_pixel(net(x), y)
     local loss = nn.functional.cross_entropy(scores, kinds)

@@ -89,7 +89,7 @@ local trainer = dm.Trainer{
   model = model, optimizer = optimizer, device = args.device,
   loss = classes and nn.CrossEntropyLoss() or nn.HuberLoss(),
   schedule = optim.lr_scheduler.OneCycleLR(optimizer, args.lr,
-    {total_steps = args.epochs * #loader}),
+    {total_steps = math.max(1, args.epochs * #loader)}),
   amp = args.dtype,
   metrics = classes and {accuracy = dm.metrics.Accuracy()} or {}, checkpoint = args.save,
 }
