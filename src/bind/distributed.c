@@ -355,8 +355,9 @@ static int post(lua_State *L) {
   snprintf(w->header.line, sizeof w->header.line, "%s", line);
   const dm_Tensor *one = w->in ? w->in : w->out;
   if (one && one->device.type != DM_CPU) DM_CHECK(L, dm_link_mark(w));
+  const bool writes = w->in && writes_in(w); /* the thread writes the peer from here on */
   DM_CHECK(L, dm_world_post(w));
-  if (w->in && writes_in(w)) w->in->storage->version++;
+  if (writes) w->in->storage->version++;
   if (w->out) w->out->storage->version++;
   return 1;
 }
