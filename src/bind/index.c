@@ -25,7 +25,7 @@ typedef struct Key {
   int at[2 + DM_MAX_DIM]; /* where on the stack operands are: view, value, index tensors */
 } Key;
 
-/* Raises the engine's message under the name of what was written, x[key] or index_put: the op
+/* Raises the engine's message under the name that the script used, x[key] or index_put: the op
    that failed is one of the steps, and may have no name in Lua. */
 static int raise_as(lua_State *L, const char *what) {
   char op[32];
@@ -40,7 +40,7 @@ static int raise_as(lua_State *L, const char *what) {
   return dm_raise_text(L, "%s: %s", what, end);
 }
 
-/* dm_push_call under the name of what was written. */
+/* dm_push_call whose errors have the name that the script used. */
 static int push_as(lua_State *L, State *S, const char *what, int op, int n_in, const int *at,
                    const void *attr) {
   Handle *b = dm_push_handle(L, S);

@@ -343,7 +343,7 @@ local bind_all_to_all = signature("all_to_all_single", "output: tensor", "input:
 
 --- Cuts the input's first dim into a part for each rank, and puts the parts that come from the
 --- ranks one after the other. The parts are equal unless sizes are given, on all ranks; the ranks
---- compare them, and where one gives another what it does not want all of them raise.
+--- compare them, and all of them raise where the sizes of two do not match.
 ---@param output demilune.Tensor like the input; with sizes, (rows that come, ...); written
 ---@param input demilune.Tensor (d1, ...), d1 a multiple of the number of ranks; with sizes, (rows
 --- that go, ...)
@@ -408,9 +408,9 @@ local function counts_of(list)
 end
 
 --- Gives element i of the list to the i-th rank, and writes what the ranks give this one. The
---- tensors may be of different sizes, which the ranks compare: where one gives another what it does
---- not want all of them raise.
----@param output_tensor_list demilune.Tensor[] as large as what comes from each rank; written
+--- tensors may be of different sizes, which the ranks compare: all of them raise where those
+--- of two do not match.
+---@param output_tensor_list demilune.Tensor[] of the sizes that each rank gives; written
 ---@param input_tensor_list demilune.Tensor[] for each rank one, of one dtype
 ---@param group? demilune.distributed.Group all ranks by default
 ---@param async_op? boolean return a handle at once

@@ -121,7 +121,7 @@ local bind_broadcast_list = options.signature("broadcast_object_list",
 
 --- Gives the values of rank src to all ranks, in their lists; of the kinds that broadcast_object
 --- takes. Where one cannot travel, all ranks raise.
----@param object_list any[] on src the values, which the others' lists have behind the call
+---@param object_list any[] on src the values, which the others' lists have after the call
 ---@param src? integer a rank of the world, from 0; 0 by default
 ---@param group? demilune.distributed.Group all ranks by default
 ---@return any[] object_list

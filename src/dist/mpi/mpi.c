@@ -12,7 +12,7 @@
 
 struct dm_Request {
   MPI_Request of;
-  int counts[]; /* of MPI_Ialltoallv: counts and offsets of what goes, and of what comes */
+  int counts[]; /* of MPI_Ialltoallv: counts and offsets, sent and received */
 };
 struct dm_Comm {
   MPI_Comm of;
