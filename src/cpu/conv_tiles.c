@@ -2,6 +2,7 @@
 #include "cpu/conv_tiles.h"
 
 #include "cpu/gemm_kernel.h"
+#include "cpu/loops/loops.h"
 #include "cpu/vec.h"
 
 #include <string.h>
@@ -24,15 +25,16 @@ void dm_input_range(dm_ConvInput *x) {
   }
 }
 
-/* The number of small images that make a tile: as many as leave the fewest idle lanes in its
-   last strip of nr positions, and of equal ones the most. */
-static int64_t best_n_img(int64_t positions, int64_t n_img, int64_t nr) {
-  int64_t best = 1, best_waste = INT64_MAX;
-  for (int64_t i = 1; i <= n_img && i * positions <= TILE_COLS; i++) {
-    /* idle lanes per thousand positions */
-    const int64_t all = i * positions;
-    const int64_t waste = (dm_ceil_div(all, nr) * nr - all) * 1000 / all;
-    if (waste <= best_waste) best = i, best_waste = waste;
+/* The number of small images that make a tile: as many as possible, but fewer where that saves
+   a tenth of the time, which counts whole strips of nr positions and takes the last tile for
+   as long as the others. */
+static int64_t best_n_img(int64_t positions, int64_t most_img, int64_t n_img, int64_t nr) {
+  int64_t best = 1, best_time = INT64_MAX;
+  for (int64_t i = dm_min_i64(most_img, TILE_COLS / positions); i > 0; i--) {
+    const int64_t time = dm_ceil_div(n_img, i) * dm_ceil_div(i * positions, nr);
+    if (best_time < INT64_MAX && time * 10 > best_time * 9) continue;
+    best = i;
+    best_time = time;
   }
   return best;
 }
@@ -40,7 +42,8 @@ static int64_t best_n_img(int64_t positions, int64_t n_img, int64_t nr) {
 /* The padded planes hold every row and column that the positions of a tile read. */
 static void measure_grid(const dm_ConvInput *x, dm_TileGrid *grid) {
   grid->ph = (grid->rows - 1) * x->step[0] + x->hi[0] - x->lo[0] + 1;
-  grid->pw = (x->q - 1) * x->step[1] + x->hi[1] - x->lo[1] + 1;
+  grid->part = x->q + (x->hi[1] - x->lo[1]) / x->step[1];
+  grid->pw = grid->part * x->step[1];
   grid->buffer = grid->n_img * grid->n_chan * grid->ph * grid->pw;
 }
 
@@ -52,7 +55,7 @@ dm_TileGrid dm_tile_grid(const dm_ConvInput *x, int64_t group, int64_t depth, in
   dm_TileGrid grid = {.n_img = 1, .rows = x->p};
   const int64_t positions = x->p * x->q, taps = x->n_tap[0] * x->n_tap[1];
   if (positions <= TILE_COLS)
-    grid.n_img = best_n_img(positions, dm_min_i64(x->n_img, most_img), nr);
+    grid.n_img = best_n_img(positions, dm_min_i64(x->n_img, most_img), x->n_img, nr);
   else grid.rows = dm_even_part(x->p, dm_max_i64(1, TILE_COLS / x->q), 1);
   grid.n_chan = dm_min_i64(group, dm_even_part(group, dm_max_i64(1, depth / taps), unit));
   measure_grid(x, &grid);
@@ -78,6 +81,48 @@ dm_ConvTile dm_tile_at(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t i
   return tile;
 }
 
+/* Copies n elements of es bytes that lie `step` apart. Of 16 bits, every second one is the low
+   half of a word, for which there are instructions (the last word may end outside). */
+static void copy_every(const char *src, int64_t step, int64_t n, int64_t es, char *dst) {
+  const bool words = es == 2 && step == 2 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+  int64_t i = 0;
+  for (uint32_t word; words && i < n - 1; i++) {
+    memcpy(&word, src + 4 * i, 4);
+    const uint16_t low = (uint16_t)word;
+    memcpy(dst + 2 * i, &low, 2);
+  }
+  for (; es == 2 && i < n; i++) memcpy(dst + 2 * i, src + 2 * i * step, 2);
+  for (; es == 4 && i < n; i++) memcpy(dst + 4 * i, src + 4 * i * step, 4);
+  for (; es == 8 && i < n; i++) memcpy(dst + 8 * i, src + 8 * i * step, 8);
+}
+
+/* Whether a tap reads columns of the padded planes that leave remainder a. */
+static bool is_read(const dm_ConvInput *x, int64_t a) {
+  for (int64_t s = 0; s < x->n_tap[1]; s++)
+    if ((x->tap[1][s] - x->lo[1]) % x->step[1] == a) return true;
+  return false;
+}
+
+/* Rows of columns [left, end) of a padded plane, split by remainder. */
+static void split_rows(const dm_ConvInput *x, const dm_TileGrid *grid, const char *src,
+                       dm_DType t, int64_t rows, int64_t left, int64_t end, dm_DType to,
+                       char *dst) {
+  const int64_t in = dm_dtype_size(t), es = dm_dtype_size(to), step = x->step[1];
+  for (int64_t a = 0; a < dm_min_i64(step, end - left); a++) {
+    const int64_t column = left + a, n = dm_ceil_div(end - column, step);
+    if (!is_read(x, column % step)) continue;
+    const char *from = src + a * in;
+    char *at = dst + (column % step * grid->part + column / step) * es;
+    if (t == DM_F32 && to == DM_F32)
+      dm_loops()->copy_rows((const float *)(const void *)from, x->w, step, rows, n,
+                            (float *)(void *)at, grid->pw);
+    else
+      for (int64_t h = 0; h < rows; h++, from += x->w * in, at += grid->pw * es)
+        if (t == to) copy_every(from, step, n, es, at);
+        else dm_load_f32(t, from, step, n, (float *)(void *)at);
+  }
+}
+
 /* Plane (img, chan), rows from p*step + lo on, with zeros outside. What is read of a small
    plane of 16 bits is widened in one run. */
 static void load_plane(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t plane,
@@ -97,7 +142,12 @@ static void load_plane(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t p
   memset(dst, 0, (size_t)(grid->ph * row)); /* quicker than a call for each end of a row */
   if (rows <= 0 || left == end) return;
   src += (x->lo[1] + left) * in;
-  dst += (top - h0) * row + left * es;
+  dst += (top - h0) * row;
+  if (x->step[1] > 1) {
+    split_rows(x, grid, src, t, rows, left, end, to, dst);
+    return;
+  }
+  dst += left * es;
   for (int64_t h = 0; h < rows; h++, src += x->w * in, dst += row) {
     if (t == to) memcpy(dst, src, (size_t)((end - left) * es));
     else dm_convert(t, src, to, dst, end - left);
@@ -114,7 +164,7 @@ static void map_plane(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t h0
                       int32_t map[TINY]) {
   for (int64_t i = 0; i < grid->ph; i++)
     for (int64_t j = 0; j < grid->pw; j++) {
-      const int64_t h = h0 + i, w = x->lo[1] + j;
+      const int64_t h = h0 + i, w = x->lo[1] + j % grid->part * x->step[1] + j / grid->part;
       const bool inside = h >= 0 && h < x->h && w >= 0 && w < x->w;
       *map++ = inside ? (int32_t)(h * x->w + w) : -1;
     }
@@ -180,13 +230,15 @@ void dm_list_positions(const dm_ConvInput *x, const dm_TileGrid *grid, const dm_
   for (int64_t i = 0; i < tile->n_img; i++)
     for (int64_t p = 0; p < tile->rows; p++)
       for (int64_t q = 0; q < x->q; q++)
-        *position++ = (int32_t)(i * img + p * x->step[0] * grid->pw + q * x->step[1]);
+        *position++ = (int32_t)(i * img + p * x->step[0] * grid->pw + q);
 }
 
 void dm_list_taps(const dm_ConvInput *x, const dm_TileGrid *grid, int32_t *tap) {
   for (int64_t c = 0; c < grid->n_chan; c++)
     for (int64_t r = 0; r < x->n_tap[0]; r++)
-      for (int64_t s = 0; s < x->n_tap[1]; s++)
-        *tap++ = (int32_t)((c * grid->ph + x->tap[0][r] - x->lo[0]) * grid->pw + x->tap[1][s] -
-                           x->lo[1]);
+      for (int64_t s = 0; s < x->n_tap[1]; s++) {
+        const int64_t column = x->tap[1][s] - x->lo[1], step = x->step[1];
+        *tap++ = (int32_t)((c * grid->ph + x->tap[0][r] - x->lo[0]) * grid->pw +
+                           column % step * grid->part + column / step);
+      }
 }

@@ -9,7 +9,9 @@
    A tile is some whole images, or a band of output rows of one image. The planes under a
    tile are copied into a padded buffer (images, channels, ph, pw) in the compute type, a
    chunk of channels at a time. Each read of the kernels then lies inside the buffer, costs
-   no conversion and no test for a border, and mostly hits L2. */
+   no conversion and no test for a border, and mostly hits L2. Columns of the buffer whose
+   numbers leave the same remainder modulo step[1] lie together, so that positions side by side
+   read elements side by side. */
 #ifndef DM_CONV_TILES_H
 #define DM_CONV_TILES_H
 
@@ -31,6 +33,7 @@ typedef struct dm_TileGrid {
   int64_t n_band, n_tile; /* bands of an image; tiles in all */
   int64_t n_chan;         /* channels of a chunk */
   int64_t ph, pw;         /* height and width of a padded plane */
+  int64_t part;           /* columns of a row that leave the same remainder */
   int64_t cols, buffer;   /* output positions of a tile; elements of the padded buffer */
 } dm_TileGrid;
 
@@ -44,8 +47,8 @@ void dm_input_range(dm_ConvInput *x);
 
 /* Cuts x, whose groups have `group` channels. A chunk of channels has about `depth` products
    per output at most, and a multiple of `unit` channels if there are several chunks. A tile
-   has at most `most_img` images, and as few idle lanes as possible in strips of nr
-   positions. The cut depends on the shapes alone, never on the number of threads. */
+   has at most `most_img` images, and they are cut evenly, in strips of nr positions with few
+   idle lanes. The cut depends on the shapes alone, never on the number of threads. */
 dm_TileGrid dm_tile_grid(const dm_ConvInput *x, int64_t group, int64_t depth, int64_t most_img,
                          int64_t nr, int64_t unit);
 dm_ConvTile dm_tile_at(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t i);
