@@ -31,7 +31,24 @@ describe("depthwise convolution", function()
     {"a stride beyond the kernel", {1, 2, 9, 9}, {2, 1, 2, 2}, {stride = 3, padding = 1}},
     {"more padding than kernel", {1, 2, 4, 5}, {2, 1, 2, 2}, {padding = 3}},
     {"small planes", {3, 4, 2, 1}, {4, 1, 1, 1}, {}},
+    -- channels that fill three quarters of blocks of 16
+    {"16 channels", {2, 16, 9, 11}, {16, 1, 3, 3}, {padding = 1}},
+    {"28 channels, stride 2", {2, 28, 9, 12}, {28, 1, 3, 3}, {padding = 1, stride = 2}},
+    {"13 channels, two outputs each, 5 x 3", {2, 13, 8, 7}, {26, 1, 5, 3}, {padding = {2, 1}}},
+    {"37 channels, dilation, stride 2, 3", {1, 37, 17, 20}, {37, 1, 3, 2},
+      {dilation = {2, 3}, stride = {2, 3}}},
+    {"12 channels, a stride beyond the kernel", {1, 12, 9, 9}, {12, 1, 2, 2},
+      {stride = 3, padding = 1}},
+    {"12 channels, taps of one phase alone", {1, 12, 11, 9}, {12, 1, 2, 3},
+      {stride = 2, dilation = 2, padding = {1, 2}}},
+    {"12 channels, more padding than kernel", {1, 12, 4, 5}, {12, 1, 2, 2}, {padding = 3}},
+    {"16 small planes", {3, 16, 2, 1}, {16, 1, 1, 1}, {}},
+    {"tiles of rows", {2, 12, 71, 40}, {12, 1, 3, 3}, {padding = 1}},
+    {"tiles of rows and columns, stride 2", {1, 12, 99, 131}, {24, 1, 3, 3},
+      {padding = 1, stride = 2}},
+    {"tiles of one long row", {2, 12, 1, 4500}, {12, 1, 1, 5}, {padding = {0, 2}}},
   }
+  -- float32: of the sums of up to 9000 products, which keep float32 for 64 positions
   local EPS = {float32 = 1e-5, bfloat16 = 2 ^ -7, float16 = 2 ^ -10}
   for _, case in ipairs(CASES) do
     for dtype, eps in pairs(EPS) do
@@ -65,11 +82,33 @@ describe("depthwise convolution", function()
   end)
 
   it("gives each image its own bits", function()
-    local x, w = dm.randn(5, 6, 13, 13), dm.randn(6, 1, 3, 3)
-    local y = dm.conv2d(x, w, {padding = 1, groups = 6})
-    for n = 1, 5 do
-      assert.is_true(dm.equal(y:narrow(1, n, 1),
-        dm.conv2d(x:narrow(1, n, 1), w, {padding = 1, groups = 6})))
+    for _, c in ipairs{6, 28} do
+      local x, w = dm.randn(5, c, 13, 13), dm.randn(c, 1, 3, 3)
+      local options = {padding = 1, groups = c}
+      local y = dm.conv2d(x, w, options)
+      for n = 1, 5 do
+        assert.is_true(dm.equal(y:narrow(1, n, 1), dm.conv2d(x:narrow(1, n, 1), w, options)))
+      end
     end
+  end)
+
+  it("gives the same bits for any number of threads", function()
+    local threads <const> = dm.get_num_threads()
+    local back <close> = setmetatable({}, {__close = function() dm.set_num_threads(threads) end})
+    local x, w = dm.randn(7, 40, 19, 21), dm.randn(40, 1, 3, 3):requires_grad_()
+    local gradients = {}
+    for n = 1, 3 do
+      dm.set_num_threads(n)
+      local xn = x:clone():requires_grad_()
+      w.grad = nil
+      local y = dm.conv2d(xn, w, {padding = 1, groups = 40, stride = 2})
+      y:backward(dm.ones_like(y))
+      gradients[n] = {y:detach(), xn.grad, w.grad}
+    end
+    for i = 1, 3 do
+      assert.is_true(dm.equal(gradients[1][i], gradients[2][i]))
+      assert.is_true(dm.equal(gradients[1][i], gradients[3][i]))
+    end
+    assert.is_not_nil(back)
   end)
 end)

@@ -4,15 +4,18 @@
 
      dense      one matrix product with a matrix (O PQ, C HW) spread from the weights
      pointwise  one matrix product an image, of the planes as they are
-     depthwise  the taps of each plane, where a group has one input channel
+     blocks     the taps of 16 channels side by side, where a group has one input channel
+     depthwise  the same, where there are few: the taps of each plane
      winograd   F(4 x 4, 3 x 3), 36 products where others do 144, or F(2 x 2, 3 x 3), 16 for 36
      implicit   a matrix product of gathered positions, for every shape */
 #include "cpu/conv.h"
 
+#include "cpu/conv_blocks.h"
 #include "cpu/conv_depthwise.h"
 #include "cpu/conv_implicit.h"
 #include "cpu/conv_product.h"
 #include "cpu/gemm_variant.h"
+#include "cpu/loops/loops.h"
 #include "cpu/winograd.h"
 
 #include <string.h>
@@ -52,6 +55,16 @@ static bool serves_depthwise(const dm_ConvDims *d, dm_DType t, Pass pass) {
          d->stride[0] <= STRIDE && d->stride[1] <= STRIDE && dm_compute_dtype(t) == DM_F32;
 }
 
+/* Channels that fill three quarters of the blocks, which need memory for all positions between
+   taps. */
+static bool serves_blocks(const dm_ConvDims *d, dm_DType t, Pass pass) {
+  enum { BLOCK = DM_BLOCK_CHANNELS, MOST_BETWEEN = 1 << 16 };
+  const int64_t lanes = dm_ceil_div(d->c, BLOCK) * BLOCK;
+  const int64_t between[2] = {(d->r - 1) * d->dil[0] + 1, (d->s - 1) * d->dil[1] + 1};
+  return serves_depthwise(d, t, pass) && 4 * d->c >= 3 * lanes && between[0] <= MOST_BETWEEN &&
+         between[1] <= MOST_BETWEEN / between[0];
+}
+
 /* 3 x 3 kernels of stride 1 with enough channels to pay for the transforms. Processors that
    multiply pairs of bfloat16 do that in half the time of float32 (AMX: far less) and without
    transforms; of those only F(4 x 4, 3 x 3), with a quarter of the products, wins against
@@ -89,6 +102,7 @@ typedef struct Algorithm {
 static const Algorithm algorithms[] = {
     {serves_dense, dm_conv_dense_fwd, dm_conv_dense_dx, dm_conv_dense_dw},
     {serves_pointwise, dm_conv_pointwise_fwd, dm_conv_pointwise_dx, dm_conv_pointwise_dw},
+    {serves_blocks, dm_conv_blocks_fwd, dm_conv_blocks_dx, dm_conv_blocks_dw},
     {serves_depthwise, dm_conv_depthwise_fwd, dm_conv_depthwise_dx, dm_conv_depthwise_dw},
     {serves_winograd, dm_winograd_fwd, dm_winograd_dx, dm_winograd_dw},
     {serves_all, dm_conv_implicit_fwd, dm_conv_implicit_dx, dm_conv_implicit_dw}};

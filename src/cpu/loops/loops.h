@@ -159,7 +159,7 @@ typedef struct dm_RealLoops {
   dm_status (*rnn_backward)(const dm_RnnJob *j);
 } dm_RealLoops;
 
-enum { DM_TAP_LANES = 32, DM_COPY_BLOCK = 64, DM_FEW_KEYS = 64 };
+enum { DM_TAP_LANES = 32, DM_BLOCK_CHANNELS = 16, DM_COPY_BLOCK = 64, DM_FEW_KEYS = 64 };
 /* Of an element's bytes, 1 to 8. */
 static inline int dm_move_of(int64_t size) {
   return size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : 3;
@@ -196,6 +196,20 @@ typedef struct dm_Loops {
                    int64_t n, double *sum);
   void (*copy_rows)(const float *from, int64_t from_step, int64_t stride, int64_t rows,
                     int64_t n, float *to, int64_t to_step);
+  /* A block holds DM_BLOCK_CHANNELS numbers a position, of which n_channel are wanted.
+     to_block: element k < n of channel c, from[c * step + k], goes to to[at[k] + c], and back:
+     to[c * step + k] = from[k * DM_BLOCK_CHANNELS + c]. */
+  void (*to_block)(const float *from, int64_t step, int n_channel, int64_t n, const int32_t *at,
+                   float *to);
+  void (*from_block)(const float *from, int64_t n, int n_channel, float *to, int64_t step);
+  /* y[i * y_step] = start + the sum over taps k of w[k] * x[i * x_step + at[k]], for i < n, all
+     of them vectors of a block; steps and offsets count floats. */
+  void (*block_taps)(const float *x, int64_t x_step, const int64_t *at, const float *w,
+                     int64_t n_tap, const float *start, int64_t n, float *y, int64_t y_step);
+  /* sum[k] += the sum over rows and i < n of g * x[row * x_row + i * x_step + at[k]], where g
+     is dense. */
+  void (*block_dots)(const float *x, int64_t x_row, int64_t x_step, const int64_t *at,
+                     int64_t n_tap, const float *g, int64_t rows, int64_t n, double *sum);
   /* n >= DM_COPY_BLOCK bytes, which do not overlap. */
   void (*copy_long)(char *to, const char *from, int64_t n);
   /* Adds to below[i] how many of n rising edges are less than key[i]; right: less or equal. */
