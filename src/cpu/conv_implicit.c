@@ -116,9 +116,9 @@ static void carve_work(const void *ctx, dm_Arena *a, void *parts) {
 static void list_outputs(const Job *job, const dm_ConvTile *tile, int64_t *to) {
   for (int64_t i = 0; i < tile->n_img; i++)
     for (int64_t p = 0; p < tile->rows; p++)
-      for (int64_t q = 0; q < job->x.q; q++)
-        *to++ =
-            (tile->img + i) * job->img_step + (tile->p + p) * job->row_step + q * job->col_step;
+      for (int64_t q = 0; q < tile->columns; q++)
+        *to++ = (tile->img + i) * job->img_step + (tile->p + p) * job->row_step +
+                (tile->q + q) * job->col_step;
 }
 
 /* n elements of dst become the bias of a channel. */
@@ -155,7 +155,8 @@ typedef struct Chunk {
   const char *weights; /* packed, of the block of output channels and this chunk */
   int64_t depth;       /* products an output */
   int64_t chan, rows;  /* output channels [chan, chan + rows) */
-  int64_t cols;        /* positions of the tile */
+  int64_t columns;     /* of the tile */
+  int64_t cols;        /* its positions */
   bool add;            /* chunks before this one are in the sums */
 } Chunk;
 
@@ -190,8 +191,8 @@ static void run_strip(const Job *job, const Work *w, const Chunk *chunk, int64_t
 /* Rounds staged sums (rows, cols) into y. */
 static void store_sums(const Job *job, const dm_ConvTile *tile, const Work *w, int64_t chan,
                        int64_t rows) {
-  const bool dense = job->col_step == 1 && job->row_step == job->x.q;
-  const int64_t run = dense ? tile->rows * job->x.q : job->x.q;
+  const bool dense = job->col_step == 1 && job->row_step == tile->columns;
+  const int64_t run = dense ? tile->rows * tile->columns : tile->columns;
   const int64_t out = dm_dtype_size(job->x.dtype);
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < tile->cols; j += run)
@@ -210,12 +211,12 @@ static bool is_stencil(const Job *job) {
 static void run_stencil(const Job *job, const Work *w, const Chunk *chunk) {
   const dm_Kernel *const kernel = job->weights->gather_kernel;
   char *const y = job->y + chunk->chan * job->chan_step * job->es;
-  for (int64_t j = 0; j < chunk->cols; j += job->x.q) {
+  for (int64_t j = 0; j < chunk->cols; j += chunk->columns) {
     char *const dst = is_staged(job) ? w->sums + j * job->es : y + w->to[j] * job->es;
     const bool biased = job->bias && !chunk->add;
-    if (biased) fill_bias(job, chunk->chan, job->x.q, dst);
+    if (biased) fill_bias(job, chunk->chan, chunk->columns, dst);
     kernel->stencil(w->planes + w->position[j] * job->es, w->tap, chunk->depth, chunk->weights,
-                    kernel->mr, job->x.q, dst, chunk->add || biased);
+                    kernel->mr, chunk->columns, dst, chunk->add || biased);
   }
 }
 
@@ -247,6 +248,7 @@ static void run_task(const Job *job, const Work *w, int64_t task) {
   const char *const weights = p->panels + (group * p->group_size + first * p->depth) * job->es;
   Chunk chunk = {.chan = group * p->out + first,
                  .rows = dm_min_i64(job->rows, p->out - first),
+                 .columns = tile.columns,
                  .cols = tile.cols};
   dm_list_positions(&job->x, &job->grid, &tile, w->position);
   list_outputs(job, &tile, w->to);

@@ -71,10 +71,10 @@ static void carve_work(const void *ctx, dm_Arena *a, void *parts) {
 static const char *get_dy(const Job *job, const Work *w, const dm_ConvTile *tile, int64_t group,
                           int64_t *rs) {
   const int64_t positions = job->d->p * job->d->q, in = dm_dtype_size(job->x.dtype);
-  const int64_t n = tile->rows * job->d->q; /* of an image */
-  const char *src =
-      job->dy +
-      ((tile->img * job->d->o + group * job->out) * positions + tile->p * job->d->q) * in;
+  const int64_t n = tile->rows * tile->columns; /* of an image, side by side */
+  const char *src = job->dy + ((tile->img * job->d->o + group * job->out) * positions +
+                               tile->p * job->d->q + tile->q) *
+                                  in;
   *rs = positions;
   if (!w->dy) return src;
   const bool pairs = job->multiply_kernel->pairs;
@@ -135,7 +135,10 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end) {
     return;
   }
   memset(w.planes + job->grid.buffer * job->plane_es, 0, (size_t)(DM_SLACK * job->plane_es));
-  const dm_ConvTile whole = {0, job->grid.n_img, 0, job->grid.rows, job->grid.cols};
+  const dm_ConvTile whole = {.n_img = job->grid.n_img,
+                             .rows = job->grid.rows,
+                             .columns = job->grid.columns,
+                             .cols = job->grid.cols};
   dm_list_positions(&job->x, &job->grid, &whole, w.position);
   dm_list_taps(&job->x, &job->grid, w.tap);
   for (int64_t i = begin; i < end; i++) run_task(job, &w, i);

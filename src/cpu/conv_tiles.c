@@ -42,7 +42,7 @@ static int64_t best_n_img(int64_t positions, int64_t most_img, int64_t n_img, in
 /* The padded planes hold every row and column that the positions of a tile read. */
 static void measure_grid(const dm_ConvInput *x, dm_TileGrid *grid) {
   grid->ph = (grid->rows - 1) * x->step[0] + x->hi[0] - x->lo[0] + 1;
-  grid->part = x->q + (x->hi[1] - x->lo[1]) / x->step[1];
+  grid->part = grid->columns + (x->hi[1] - x->lo[1]) / x->step[1];
   grid->pw = grid->part * x->step[1];
   grid->buffer = grid->n_img * grid->n_chan * grid->ph * grid->pw;
 }
@@ -52,11 +52,13 @@ static void measure_grid(const dm_ConvInput *x, dm_TileGrid *grid) {
    channels are halved. */
 dm_TileGrid dm_tile_grid(const dm_ConvInput *x, int64_t group, int64_t depth, int64_t most_img,
                          int64_t nr, int64_t unit) {
-  dm_TileGrid grid = {.n_img = 1, .rows = x->p};
+  dm_TileGrid grid = {.n_img = 1, .rows = x->p, .columns = x->q, .n_part = 1};
   const int64_t positions = x->p * x->q, taps = x->n_tap[0] * x->n_tap[1];
   if (positions <= TILE_COLS)
     grid.n_img = best_n_img(positions, dm_min_i64(x->n_img, most_img), x->n_img, nr);
   else grid.rows = dm_even_part(x->p, dm_max_i64(1, TILE_COLS / x->q), 1);
+  if (grid.rows == 1 && x->q > TILE_COLS) grid.columns = dm_even_part(x->q, TILE_COLS, nr);
+  grid.n_part = dm_ceil_div(x->q, grid.columns);
   grid.n_chan = dm_min_i64(group, dm_even_part(group, dm_max_i64(1, depth / taps), unit));
   measure_grid(x, &grid);
   while (grid.buffer > BUFFER && (grid.n_img > 1 || grid.n_chan > unit)) {
@@ -64,9 +66,9 @@ dm_TileGrid dm_tile_grid(const dm_ConvInput *x, int64_t group, int64_t depth, in
     else grid.n_chan = dm_even_part(grid.n_chan, dm_ceil_div(grid.n_chan, 2), unit);
     measure_grid(x, &grid);
   }
-  grid.n_band = dm_ceil_div(x->p, grid.rows);
+  grid.n_band = dm_ceil_div(x->p, grid.rows) * grid.n_part;
   grid.n_tile = grid.n_band * dm_ceil_div(x->n_img, grid.n_img);
-  grid.cols = grid.n_img * grid.rows * x->q;
+  grid.cols = grid.n_img * grid.rows * grid.columns;
   return grid;
 }
 
@@ -74,10 +76,12 @@ dm_TileGrid dm_tile_grid(const dm_ConvInput *x, int64_t group, int64_t depth, in
    group; the last band and the last group may be smaller. */
 dm_ConvTile dm_tile_at(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t i) {
   dm_ConvTile tile = {.img = i / grid->n_band * grid->n_img,
-                      .p = i % grid->n_band * grid->rows};
+                      .p = i % grid->n_band / grid->n_part * grid->rows,
+                      .q = i % grid->n_part * grid->columns};
   tile.n_img = dm_min_i64(grid->n_img, x->n_img - tile.img);
   tile.rows = dm_min_i64(grid->rows, x->p - tile.p);
-  tile.cols = tile.n_img * tile.rows * x->q;
+  tile.columns = dm_min_i64(grid->columns, x->q - tile.q);
+  tile.cols = tile.n_img * tile.rows * tile.columns;
   return tile;
 }
 
@@ -123,14 +127,14 @@ static void split_rows(const dm_ConvInput *x, const dm_TileGrid *grid, const cha
   }
 }
 
-/* Plane (img, chan), rows from p*step + lo on, with zeros outside. What is read of a small
+/* Plane (img, chan), from row h0 and column w0 on, with zeros outside. What is read of a small
    plane of 16 bits is widened in one run. */
 static void load_plane(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t plane,
-                       int64_t h0, dm_DType to, char *dst) {
+                       int64_t h0, int64_t w0, dm_DType to, char *dst) {
   float wide[WIDE];
   dm_DType t = x->dtype;
-  const int64_t left = dm_min_i64(dm_max_i64(0, -x->lo[1]), grid->pw);
-  const int64_t end = dm_max_i64(left, dm_min_i64(x->w - x->lo[1], grid->pw));
+  const int64_t left = dm_min_i64(dm_max_i64(0, -w0), grid->pw);
+  const int64_t end = dm_max_i64(left, dm_min_i64(x->w - w0, grid->pw));
   const int64_t top = dm_max_i64(0, h0), rows = dm_min_i64(x->h, h0 + grid->ph) - top;
   const char *src = x->data + (plane * x->h + top) * x->w * dm_dtype_size(t);
   if (dm_is_low(t) && t != to && rows > 0 && rows * x->w <= WIDE) {
@@ -141,7 +145,7 @@ static void load_plane(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t p
   const int64_t in = dm_dtype_size(t), es = dm_dtype_size(to), row = grid->pw * es;
   memset(dst, 0, (size_t)(grid->ph * row)); /* quicker than a call for each end of a row */
   if (rows <= 0 || left == end) return;
-  src += (x->lo[1] + left) * in;
+  src += (w0 + left) * in;
   dst += (top - h0) * row;
   if (x->step[1] > 1) {
     split_rows(x, grid, src, t, rows, left, end, to, dst);
@@ -211,7 +215,7 @@ void dm_load_tile(const dm_ConvInput *x, const dm_TileGrid *grid, const dm_ConvT
                   int64_t c0, int64_t n_chan, dm_DType to, char *dst) {
   const int64_t es = dm_dtype_size(to), size = grid->ph * grid->pw,
                 img = grid->n_chan * size * es;
-  const int64_t h0 = tile->p * x->step[0] + x->lo[0];
+  const int64_t h0 = tile->p * x->step[0] + x->lo[0], w0 = tile->q * x->step[1] + x->lo[1];
   const bool tiny = is_tiny(x, grid);
   int32_t map[TINY];
   if (tiny) map_plane(x, grid, h0, map);
@@ -220,7 +224,7 @@ void dm_load_tile(const dm_ConvInput *x, const dm_TileGrid *grid, const dm_ConvT
     if (tiny) load_tiny(x, grid, plane, n_chan, map, to, dst);
     else
       for (int64_t c = 0; c < n_chan; c++)
-        load_plane(x, grid, plane + c, h0, to, dst + c * size * es);
+        load_plane(x, grid, plane + c, h0, w0, to, dst + c * size * es);
   }
 }
 
@@ -229,7 +233,7 @@ void dm_list_positions(const dm_ConvInput *x, const dm_TileGrid *grid, const dm_
   const int64_t img = grid->n_chan * grid->ph * grid->pw;
   for (int64_t i = 0; i < tile->n_img; i++)
     for (int64_t p = 0; p < tile->rows; p++)
-      for (int64_t q = 0; q < x->q; q++)
+      for (int64_t q = 0; q < tile->columns; q++)
         *position++ = (int32_t)(i * img + p * x->step[0] * grid->pw + q);
 }
 

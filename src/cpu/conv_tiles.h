@@ -6,7 +6,8 @@
    plane count as 0. The same description serves x in the forward pass and dy in dx, where
    the step is 1 and the taps are those of one phase.
 
-   A tile is some whole images, or a band of output rows of one image. The planes under a
+   A tile is some whole images, a band of output rows of one image, or a part of one long row.
+   The planes under a
    tile are copied into a padded buffer (images, channels, ph, pw) in the compute type, a
    chunk of channels at a time. Each read of the kernels then lies inside the buffer, costs
    no conversion and no test for a border, and mostly hits L2. Columns of the buffer whose
@@ -30,16 +31,19 @@ typedef struct dm_ConvInput {
 /* The sizes of all tiles of an input; the last ones may be smaller. */
 typedef struct dm_TileGrid {
   int64_t n_img, rows;    /* images, or output rows, of a tile */
-  int64_t n_band, n_tile; /* bands of an image; tiles in all */
+  int64_t columns;        /* output columns: all of them, or of one row */
+  int64_t n_part;         /* tiles that a row is cut into */
+  int64_t n_band, n_tile; /* tiles of an image, and in all */
   int64_t n_chan;         /* channels of a chunk */
   int64_t ph, pw;         /* height and width of a padded plane */
   int64_t part;           /* columns of a row that leave the same remainder */
   int64_t cols, buffer;   /* output positions of a tile; elements of the padded buffer */
 } dm_TileGrid;
 
-/* Tile number i: n_img images from img on, `rows` output rows from p on, cols positions. */
+/* Tile number i: n_img images from img on, `rows` output rows from p on, `columns` from q on,
+   cols positions. */
 typedef struct dm_ConvTile {
-  int64_t img, n_img, p, rows, cols;
+  int64_t img, n_img, p, rows, q, columns, cols;
 } dm_ConvTile;
 
 /* Sets lo and hi from the taps. */
