@@ -24,10 +24,15 @@ end
 describe("convolution of gathered positions", function()
   local CASES = {
     {"stride 2", {3, 5, 12, 14}, {7, 5, 4, 4}, {stride = 2, padding = 1}},
+    {"stride 2 of one channel", {3, 1, 9, 12}, {1, 1, 3, 3}, {stride = 2, padding = 1}},
     {"stride 2 of an odd width", {2, 5, 11, 13}, {7, 5, 3, 3}, {stride = 2, padding = 1}},
     {"stride 3, 2, dilation 2, 3", {2, 3, 17, 20}, {4, 3, 3, 2},
       {stride = {3, 2}, dilation = {2, 3}, padding = {2, 1}}},
+    {"stride 6, kernel 7", {2, 3, 20, 23}, {4, 3, 7, 7}, {stride = {5, 6}, padding = 2}},
+    {"taps of the second phase alone", {2, 3, 9, 5}, {4, 3, 1, 1}, {stride = 2, padding = 1}},
+    {"taps of the third phase alone", {2, 3, 9, 8}, {4, 3, 1, 1}, {stride = 3, padding = 1}},
     {"a stride beyond the kernel", {2, 3, 16, 15}, {4, 3, 1, 1}, {stride = 3}},
+    {"many channels, stride 2", {2, 130, 9, 9}, {70, 130, 4, 4}, {stride = 2, padding = 1}},
     {"small planes, stride 2", {9, 6, 5, 4}, {5, 6, 3, 3}, {stride = 2, padding = 2}},
     {"images that do not fill the last tile", {13, 4, 14, 14}, {6, 4, 5, 5}, {padding = 2}},
     {"one output channel", {2, 4, 30, 40}, {1, 4, 3, 3}, {padding = 1}},

@@ -10,7 +10,9 @@
    (phase + pad - r * dil) % stride == 0. All positions of a phase share these taps, so dx of a
    phase is a forward convolution of dy with stride 1 and fewer taps. No product is computed
    with the zeros that a transposed convolution would insert, and no element of dx is written
-   twice. A phase without taps keeps what dx begins with: the bias, or zeros.
+   twice. A phase without taps keeps what dx begins with: the bias, or zeros. The phases of
+   neighbouring columns run together: a task copies their planes once, and writes whole runs of
+   dx.
 
    A task is one tile of output positions (conv_tiles.h), one group, and a block of at most
    ROWS output channels. It copies the planes under the tile, gathers strips of nr positions
@@ -33,7 +35,8 @@
 
 enum {
   DEPTH = 384,   /* products a chunk of channels adds: a packed strip in L1 */
-  ROWS = 384,    /* output channels of a task */
+  ROWS = 384,    /* output channels of a task, of all its phases */
+  PHASES = 4,    /* of dx, of neighbouring columns, that run together */
   WIDE = 1 << 10 /* elements of 16 bits that are widened on the stack */
 };
 
@@ -68,13 +71,17 @@ static int64_t lane_depth(const Weights *p, int64_t k) {
   return dm_max_i64(k, dm_depth(p->multiply_kernel, k));
 }
 
-/* One implicit product. Output position (p,q) of image i and channel c is element
-   i * img_step + c * chan_step + p * row_step + q * col_step of y: a phase of dx has steps of
-   `stride` rows and columns. */
+/* One implicit product, or one for each of n_phase phases of dx, which differ in weights, in
+   the taps of x, and in the first column of y. Output position (p,q) of image i and channel c
+   is element i * img_step + c * chan_step + p * row_step + q * col_step of y: phases have steps
+   of `stride` rows and columns. The last position of a row may lie beyond the `width` of y for
+   all phases but the first. */
 typedef struct Job {
-  const Weights *weights;
-  int64_t es, plane_es; /* bytes of a sum, of an element of the planes */
-  dm_ConvInput x;
+  const Weights *weights; /* (n_phase) */
+  int64_t es, plane_es;   /* bytes of a sum, of an element of the planes */
+  dm_ConvInput x[PHASES];
+  int64_t first, shift[PHASES]; /* columns of y: that of phase 0, and those behind it */
+  int64_t width, n_phase;
   dm_TileGrid grid;
   int64_t rows, n_block;                           /* output channels of a task; tasks a tile */
   const char *bias;                                /* compute type, or NULL */
@@ -86,29 +93,34 @@ typedef struct Job {
 /* The buffers of a task. */
 typedef struct Work {
   char *planes, *strip; /* the padded planes; a gathered strip */
-  char *product;        /* of a strip, where its outputs are not contiguous */
-  char *sums;           /* (rows, cols) of a tile, where y has 16 bits */
-  int32_t *position, *tap;
+  char *product; /* (phases, rows, nr) of a strip, where its outputs are not contiguous */
+  char *sums;    /* (phases, rows, cols) of a tile, where y has 16 bits */
+  int32_t *position, *tap[PHASES];
   int64_t *to; /* output offset of each position */
 } Work;
 
 /* Whether sums pass through a buffer, because y has 16 bits. */
 static bool is_staged(const Job *job) {
-  return job->x.dtype != job->weights->gather_kernel->type;
+  return job->x->dtype != job->weights->gather_kernel->type;
 }
 
 /* The sizes of a task's buffers, in the order of Work. */
 static void carve_work(const void *ctx, dm_Arena *a, void *parts) {
   const Job *const job = ctx;
   Work *const w = parts;
-  const int64_t taps = job->x.n_tap[0] * job->x.n_tap[1], depth = job->grid.n_chan * taps;
   const int64_t nr = job->weights->gather_kernel->nr;
+  int64_t most = 0;
+  for (int64_t f = 0; f < job->n_phase; f++) {
+    const int64_t depth = job->grid.n_chan * job->x[f].n_tap[0] * job->x[f].n_tap[1];
+    w->tap[f] = dm_arena_take(a, depth * 4);
+    most = dm_max_i64(most, depth);
+  }
   w->planes = dm_arena_take(a, (job->grid.buffer + DM_SLACK) * job->plane_es);
-  w->strip = dm_arena_take(a, lane_depth(job->weights, depth) * nr * job->es);
-  w->product = dm_arena_take(a, job->rows * nr * job->es);
-  w->sums = dm_arena_take(a, is_staged(job) ? job->rows * job->grid.cols * job->es : 0);
+  w->strip = dm_arena_take(a, lane_depth(job->weights, most) * nr * job->es);
+  w->product = dm_arena_take(a, job->n_phase * job->rows * nr * job->es);
+  w->sums = dm_arena_take(
+      a, is_staged(job) ? job->n_phase * job->rows * job->grid.cols * job->es : 0);
   w->position = dm_arena_take(a, job->grid.cols * 4);
-  w->tap = dm_arena_take(a, depth * 4);
   w->to = dm_arena_take(a, job->grid.cols * 8);
 }
 
@@ -131,48 +143,72 @@ static void fill_bias(const Job *job, int64_t chan, int64_t n, void *dst) {
       ((double *)dst)[j] = ((const double *)(const void *)job->bias)[chan];
 }
 
-/* The product (rows, n) of a strip to outputs that lie apart. */
-static void scatter(const Job *job, const char *product, int64_t rows, int64_t n, char *y,
-                    const int64_t *to, bool add) {
-  const int64_t nr = job->weights->gather_kernel->nr;
-  for (int64_t i = 0; i < rows; i++)
-    for (int64_t j = 0; j < n; j++) {
-      const int64_t at = i * job->chan_step + to[j];
-      if (job->es == 4) {
-        float *const p = (float *)(void *)y + at;
-        const float v = ((const float *)(const void *)product)[i * nr + j];
-        *p = add ? *p + v : v;
-      } else {
-        double *const p = (double *)(void *)y + at;
-        const double v = ((const double *)(const void *)product)[i * nr + j];
-        *p = add ? *p + v : v;
-      }
-    }
+/* How many of n positions, of which the first one's output is `to`, are columns of its row that
+   lie `shift` columns further. */
+static int64_t n_inside(const Job *job, int64_t shift, int64_t to, int64_t n) {
+  if (job->col_step == 1) return n;
+  const int64_t left = job->width - job->first - to % job->width - shift;
+  return dm_max_i64(0, dm_min_i64(n, dm_ceil_div(left, job->col_step)));
 }
+
+/* The products (phases, rows, n) of a strip to outputs that lie apart: run by run of those of
+   one row, of which two phases of every second column leave none out. */
+#define DEFINE_SCATTER(REAL, NAME)                                                          \
+  static void NAME(const Job *job, const REAL *product, int64_t rows, int64_t n, REAL *y,   \
+                   const int64_t *to, bool add) {                                           \
+    const int64_t step = job->col_step, nr = job->weights->gather_kernel->nr;               \
+    const int64_t phase = job->rows * nr;                                                   \
+    const bool pairs = job->n_phase == 2 && step == 2 && job->shift[1] == 1 && !add;        \
+    for (int64_t j = 0, run; j < n; j += run) {                                             \
+      int64_t inside[PHASES] = {0};                                                         \
+      for (run = 1; j + run < n && to[j + run] == to[j] + run * step;) run++;               \
+      run = n_inside(job, 0, to[j], run); /* the next image may follow */                   \
+      for (int64_t f = 0; f < job->n_phase; f++)                                            \
+        inside[f] = n_inside(job, job->shift[f], to[j], run);                               \
+      const int both = pairs ? (int)inside[1] : 0;                                          \
+      for (int64_t i = 0; i < rows; i++) {                                                  \
+        REAL *DM_RESTRICT const at = y + i * job->chan_step + to[j];                        \
+        const REAL *DM_RESTRICT p = product + i * nr + j, *DM_RESTRICT const q = p + phase; \
+        for (int k = 0; k < both; k++) at[2 * k] = p[k], at[2 * k + 1] = q[k];              \
+        for (int64_t f = 0; f < job->n_phase; f++, p += phase)                              \
+          for (int64_t k = both; k < inside[f]; k++) {                                      \
+            REAL *const sum = at + k * step + job->shift[f];                                \
+            *sum = add ? *sum + p[k] : p[k];                                                \
+          }                                                                                 \
+      }                                                                                     \
+    }                                                                                       \
+  }
+DEFINE_SCATTER(float, scatter_f32)
+DEFINE_SCATTER(double, scatter_f64)
+#undef DEFINE_SCATTER
 
 /* The data that all strips of a tile share while they add up one chunk of channels. */
 typedef struct Chunk {
-  const char *weights; /* packed, of the block of output channels and this chunk */
-  int64_t depth;       /* products an output */
-  int64_t chan, rows;  /* output channels [chan, chan + rows) */
-  int64_t columns;     /* of the tile */
-  int64_t cols;        /* its positions */
-  bool add;            /* chunks before this one are in the sums */
+  const char *weights[PHASES]; /* packed, of the block of output channels and this chunk */
+  int64_t depth[PHASES];       /* products an output */
+  int64_t chan, rows;          /* output channels [chan, chan + rows) */
+  int64_t columns;             /* of the tile */
+  int64_t cols;                /* its positions */
+  bool add;                    /* chunks before this one are in the sums */
 } Chunk;
 
-/* The gathered strip of positions [j, j + n) times the weights: straight into y where the
-   outputs lie side by side and in the compute type, else by way of a buffer. */
-static void run_strip(const Job *job, const Work *w, const Chunk *chunk, int64_t j, int n) {
-  const Weights *const p = job->weights;
+/* The gathered strip of positions [j, j + n) times the weights of phase f: straight into y
+   where the outputs lie side by side and in the compute type, else into a buffer. Returns
+   whether it is to be scattered from there. */
+static bool run_strip(const Job *job, const Work *w, const Chunk *chunk, int64_t f, int64_t j,
+                      int n) {
+  const Weights *const p = &job->weights[f];
   const dm_Kernel *const kernel = p->multiply_kernel;
   const int64_t nr = p->gather_kernel->nr;
-  const bool contiguous = w->to[j + n - 1] - w->to[j] == n - 1, staged = is_staged(job);
-  const bool biased = job->bias && !chunk->add;
+  const bool contiguous = job->col_step == 1 && w->to[j + n - 1] - w->to[j] == n - 1;
+  const bool biased = job->bias && !chunk->add, staged = is_staged(job);
   char *const y = job->y + chunk->chan * job->chan_step * job->es;
   const dm_Prologue prologue = {biased ? job->bias + chunk->chan * job->es : NULL, 1, 0};
-  dm_Sums sums = {.at = w->product, .rs = nr, .prologue = biased ? &prologue : NULL};
+  dm_Sums sums = {.at = w->product + f * job->rows * nr * job->es,
+                  .rs = nr,
+                  .prologue = biased ? &prologue : NULL};
   if (staged) {
-    sums.at = w->sums + j * job->es;
+    sums.at = w->sums + (f * job->rows * chunk->cols + j) * job->es;
     sums.rs = chunk->cols;
     sums.add = chunk->add;
   } else if (contiguous) {
@@ -180,31 +216,34 @@ static void run_strip(const Job *job, const Work *w, const Chunk *chunk, int64_t
     sums.rs = job->chan_step;
     sums.add = chunk->add;
   }
-  const dm_Panels weights = dm_packed_panels(kernel, chunk->weights, p->depth * kernel->mr);
+  const dm_Panels weights = dm_packed_panels(kernel, chunk->weights[f], p->depth * kernel->mr);
   const dm_Strip strip = {.at = w->strip, .rs = nr};
-  dm_tile_column(kernel, chunk->rows, n, dm_depth(kernel, chunk->depth), &weights, &strip,
+  dm_tile_column(kernel, chunk->rows, n, dm_depth(kernel, chunk->depth[f]), &weights, &strip,
                  &sums, NULL);
-  if (!staged && !contiguous)
-    scatter(job, w->product, chunk->rows, n, y, w->to + j, chunk->add);
+  return !staged && !contiguous;
 }
 
-/* Rounds staged sums (rows, cols) into y. */
+/* Rounds staged sums (phases, rows, cols) into y. */
 static void store_sums(const Job *job, const dm_ConvTile *tile, const Work *w, int64_t chan,
                        int64_t rows) {
   const bool dense = job->col_step == 1 && job->row_step == tile->columns;
   const int64_t run = dense ? tile->rows * tile->columns : tile->columns;
-  const int64_t out = dm_dtype_size(job->x.dtype);
+  const int64_t out = dm_dtype_size(job->x->dtype);
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < tile->cols; j += run)
-      dm_store_f32(job->x.dtype, job->y + ((chan + i) * job->chan_step + w->to[j]) * out,
-                   job->col_step, run,
-                   (const float *)(const void *)w->sums + i * tile->cols + j);
+      for (int64_t f = 0; f < job->n_phase; f++) {
+        const int64_t to = (chan + i) * job->chan_step + w->to[j] + job->shift[f];
+        dm_store_f32(job->x->dtype, job->y + to * out, job->col_step,
+                     n_inside(job, job->shift[f], w->to[j], run),
+                     (const float *)(const void *)w->sums + (f * job->rows + i) * tile->cols +
+                         j);
+      }
 }
 
 /* One output channel and neighbours in memory: nothing to share, so rows are
    summed where they lie, without gathering. */
 static bool is_stencil(const Job *job) {
-  return job->weights->out == 1 && job->x.step[1] == 1 && job->col_step == 1;
+  return job->weights->out == 1 && job->x->step[1] == 1 && job->col_step == 1;
 }
 
 /* Each row of positions at once: sum over taps of weight times a shifted input row. */
@@ -215,8 +254,8 @@ static void run_stencil(const Job *job, const Work *w, const Chunk *chunk) {
     char *const dst = is_staged(job) ? w->sums + j * job->es : y + w->to[j] * job->es;
     const bool biased = job->bias && !chunk->add;
     if (biased) fill_bias(job, chunk->chan, chunk->columns, dst);
-    kernel->stencil(w->planes + w->position[j] * job->es, w->tap, chunk->depth, chunk->weights,
-                    kernel->mr, chunk->columns, dst, chunk->add || biased);
+    kernel->stencil(w->planes + w->position[j] * job->es, w->tap[0], chunk->depth[0],
+                    chunk->weights[0], kernel->mr, chunk->columns, dst, chunk->add || biased);
   }
 }
 
@@ -231,8 +270,19 @@ static void run_chunk(const Job *job, const Work *w, const Chunk *chunk) {
   }
   for (int64_t j = 0; j < chunk->cols; j += nr) {
     const int n = (int)dm_min_i64(nr, chunk->cols - j);
-    kernel->gather(w->planes, w->position + j, n, w->tap, chunk->depth, (int)nr, w->strip);
-    run_strip(job, w, chunk, j, n);
+    bool apart = false;
+    for (int64_t f = 0; f < job->n_phase; f++) {
+      kernel->gather(w->planes, w->position + j, n, w->tap[f], chunk->depth[f], (int)nr,
+                     w->strip);
+      apart = run_strip(job, w, chunk, f, j, n);
+    }
+    char *const y = job->y + chunk->chan * job->chan_step * job->es;
+    if (apart && job->es == 4)
+      scatter_f32(job, (const float *)(const void *)w->product, chunk->rows, n,
+                  (float *)(void *)y, w->to + j, chunk->add);
+    else if (apart)
+      scatter_f64(job, (const double *)(const void *)w->product, chunk->rows, n,
+                  (double *)(void *)y, w->to + j, chunk->add);
   }
 }
 
@@ -243,21 +293,24 @@ static void run_task(const Job *job, const Work *w, int64_t task) {
   const dm_Kernel *const kernel = p->multiply_kernel;
   const int64_t block = task % job->n_block, rest = task / job->n_block;
   const int64_t group = rest % p->d->groups, first = block * job->rows;
-  const int64_t taps = job->x.n_tap[0] * job->x.n_tap[1];
-  const dm_ConvTile tile = dm_tile_at(&job->x, &job->grid, rest / p->d->groups);
-  const char *const weights = p->panels + (group * p->group_size + first * p->depth) * job->es;
+  const dm_ConvTile tile = dm_tile_at(job->x, &job->grid, rest / p->d->groups);
   Chunk chunk = {.chan = group * p->out + first,
                  .rows = dm_min_i64(job->rows, p->out - first),
                  .columns = tile.columns,
                  .cols = tile.cols};
-  dm_list_positions(&job->x, &job->grid, &tile, w->position);
+  dm_list_positions(job->x, &job->grid, &tile, w->position);
   list_outputs(job, &tile, w->to);
   for (int64_t c = 0; c < p->in; c += job->grid.n_chan) {
     const int64_t n_chan = dm_min_i64(job->grid.n_chan, p->in - c);
-    dm_load_tile(&job->x, &job->grid, &tile, group * p->in + c, n_chan, dm_gathered(kernel),
+    dm_load_tile(job->x, &job->grid, &tile, group * p->in + c, n_chan, dm_gathered(kernel),
                  w->planes);
-    chunk.depth = n_chan * taps;
-    chunk.weights = weights + dm_depth(kernel, c * taps) * kernel->mr * job->es;
+    for (int64_t f = 0; f < job->n_phase; f++) {
+      const int64_t taps = job->x[f].n_tap[0] * job->x[f].n_tap[1];
+      const int64_t at = group * p[f].group_size + first * p[f].depth +
+                         dm_depth(kernel, c * taps) * kernel->mr;
+      chunk.depth[f] = n_chan * taps;
+      chunk.weights[f] = p[f].panels + at * job->es;
+    }
     chunk.add = c > 0;
     run_chunk(job, w, &chunk);
   }
@@ -272,7 +325,7 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end) {
     atomic_store(&job->failed, true);
     return;
   }
-  dm_list_taps(&job->x, &job->grid, w.tap);
+  for (int64_t f = 0; f < job->n_phase; f++) dm_list_taps(&job->x[f], &job->grid, w.tap[f]);
   for (int64_t i = begin; i < end; i++) run_task(job, &w, i);
 }
 
@@ -282,7 +335,7 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end) {
 static void cut_channels(Job *job) {
   const Weights *const p = job->weights;
   const int64_t threads = dm_threads_here(), mr = p->multiply_kernel->mr;
-  job->rows = dm_even_part(p->out, ROWS, mr);
+  job->rows = dm_even_part(p->out, ROWS / job->n_phase, mr);
   for (;;) {
     job->n_block = dm_ceil_div(p->out, job->rows);
     const int64_t tasks = job->grid.n_tile * p->d->groups * job->n_block;
@@ -292,17 +345,31 @@ static void cut_channels(Job *job) {
   }
 }
 
-/* Cuts and runs a job whose input, weights and output are set. */
+/* Cuts and runs a job whose inputs, weights and output are set. Its phases read one copy of the
+   planes, which holds what any of them reads. */
 static dm_status run_job(Job *job, const char *op) {
   const Weights *const p = job->weights;
-  dm_input_range(&job->x);
+  const dm_ConvInput *most = job->x;
+  int64_t k = 0, lo = INT64_MAX, hi = INT64_MIN;
+  for (int64_t f = 0; f < job->n_phase; f++) {
+    dm_ConvInput *const x = &job->x[f];
+    dm_input_range(x);
+    lo = dm_min_i64(lo, x->lo[1]);
+    hi = dm_max_i64(hi, x->hi[1]);
+    if (x->n_tap[1] > most->n_tap[1]) most = x;
+    k += p[f].k;
+  }
+  for (int64_t f = 0; f < job->n_phase; f++) {
+    job->x[f].lo[1] = lo;
+    job->x[f].hi[1] = hi;
+  }
   job->plane_es = dm_dtype_size(dm_gathered(p->multiply_kernel));
-  job->grid = dm_tile_grid(&job->x, p->in, DEPTH, INT64_MAX, p->gather_kernel->nr,
+  job->grid = dm_tile_grid(most, p->in, DEPTH, INT64_MAX, p->gather_kernel->nr,
                            dm_depth_unit(p->multiply_kernel));
   if (job->grid.buffer > INT32_MAX)
     return dm_fail(DM_EARG, "%s: a row of taps spans more than 2^31 positions", op);
   cut_channels(job);
-  const int64_t work = job->rows * job->grid.cols * p->k + 1;
+  const int64_t work = job->rows * job->grid.cols * k + 1;
   dm_parallel_for(job->grid.n_tile * p->d->groups * job->n_block,
                   dm_max_i64(1, DM_CONV_TASK_WORK / work), run_tasks, job);
   return atomic_load(&job->failed) ? dm_conv_no_memory(op) : DM_OK;
@@ -452,6 +519,7 @@ dm_status dm_conv_implicit_fwd(const dm_ConvDims *d, dm_DType t, const void *x, 
   p.group_size = padded_lanes(p.multiply_kernel, out) * p.depth;
   Job job = {.weights = &p,
              .es = dm_dtype_size(kernel->type),
+             .n_phase = 1,
              .y = y,
              .img_step = d->o * positions,
              .chan_step = positions,
@@ -468,7 +536,7 @@ dm_status dm_conv_implicit_fwd(const dm_ConvDims *d, dm_DType t, const void *x, 
     dm_convert(t, bias, kernel->type, parts.bias, d->o);
     job.bias = parts.bias;
   }
-  job.x = dm_conv_input(d, t, x, parts.taps);
+  job.x[0] = dm_conv_input(d, t, x, parts.taps);
   const dm_status st = run_job(&job, "conv2d");
   dm_scratch_trim(DM_SCRATCH_JOB);
   return st;
@@ -491,49 +559,69 @@ static int64_t phase_taps(const dm_ConvDims *d, int dim, int64_t phase, int64_t 
   return count;
 }
 
-/* dx of positions (h' * stride + ph, w' * stride + pw). lists: buffer for 2 (R + S) numbers. */
-static dm_status run_phase(Job *job, Weights *p, int64_t ph, int64_t pw, int64_t *lists,
-                           char *dx) {
-  const dm_ConvDims *const d = p->d;
-  int64_t *const which_h = lists, *const which_w = which_h + d->r;
-  int64_t *const tap_h = which_w + d->s, *const tap_w = tap_h + d->r;
-  dm_ConvInput *const x = &job->x;
-  x->p = (d->h - ph + d->stride[0] - 1) / d->stride[0];
-  x->q = (d->w - pw + d->stride[1] - 1) / d->stride[1];
-  x->n_tap[0] = p->n_tap[0] = phase_taps(d, 0, ph, which_h, tap_h);
-  x->n_tap[1] = p->n_tap[1] = phase_taps(d, 1, pw, which_w, tap_w);
-  x->tap[0] = tap_h;
-  x->tap[1] = tap_w;
-  p->tap[0] = which_h;
-  p->tap[1] = which_w;
-  if (x->p <= 0 || x->q <= 0 || x->n_tap[0] * x->n_tap[1] == 0) return DM_OK;
-  p->k = p->in * x->n_tap[0] * x->n_tap[1];
-  p->depth = lane_depth(p, p->k);
-  p->group_size = padded_lanes(p->multiply_kernel, p->out) * p->depth;
-  job->y = dx + (ph * d->w + pw) * dm_dtype_size(p->dtype);
-  const int64_t unit = p->out * x->n_tap[0] * x->n_tap[1];
-  dm_parallel_for(d->groups * p->in, dm_max_i64(1, (1 << 14) / unit), pack_backward, p);
+static void pack_phase(Weights *p) {
+  const int64_t unit = p->out * p->n_tap[0] * p->n_tap[1];
+  dm_parallel_for(p->d->groups * p->in, dm_max_i64(1, (1 << 14) / unit), pack_backward, p);
   if (p->multiply_kernel->pairs)
-    dm_parallel_for(d->groups * dm_ceil_div(p->out, p->multiply_kernel->mr),
+    dm_parallel_for(p->d->groups * dm_ceil_div(p->out, p->multiply_kernel->mr),
                     dm_max_i64(1, (1 << 16) / (p->k * p->multiply_kernel->mr)), join_panels, p);
-  return run_job(job, "conv2d_dx");
 }
 
 typedef struct DxParts {
-  int64_t *lists; /* of run_phase */
+  int64_t *lists; /* 2 (R + S) numbers of each phase of a run */
   char *panels, *bias;
 } DxParts;
 
-/* Panels for all taps, which no phase exceeds: the phases use them one after the other. */
+/* Panels for all taps, which the phases of some columns do not exceed, with what pads each of
+   them: the next phases use them again. */
 static void carve_dx(const void *ctx, dm_Arena *a, void *parts) {
   const Job *const job = ctx;
   const Weights *const p = job->weights;
-  const int64_t lanes = padded_lanes(p->multiply_kernel, p->out);
+  const dm_ConvDims *const d = p->d;
+  const int64_t lanes = d->groups * padded_lanes(p->multiply_kernel, p->out);
+  const int64_t depth =
+      lane_depth(p, p->in * d->r * d->s) + PHASES * dm_depth_unit(p->multiply_kernel);
   DxParts *const x = parts;
-  x->lists = dm_arena_take(a, 2 * (p->d->r + p->d->s) * 8);
-  x->panels = dm_arena_take(a, p->d->groups * lanes * lane_depth(p, p->in * p->d->r * p->d->s) *
-                                   job->es);
-  x->bias = dm_arena_take(a, p->d->c * job->es);
+  x->lists = dm_arena_take(a, PHASES * 2 * (d->r + d->s) * 8);
+  x->panels = dm_arena_take(a, lanes * depth * job->es);
+  x->bias = dm_arena_take(a, d->c * job->es);
+}
+
+/* dx of positions (h' * stride + ph, w' * stride + pw), for PHASES pw from `first` on. */
+static dm_status run_phases(Job *job, Weights *all, int64_t ph, int64_t first,
+                            const DxParts *parts, char *dx) {
+  const dm_ConvDims *const d = all->d;
+  const int64_t end = dm_min_i64(first + PHASES, dm_min_i64(d->stride[1], d->w));
+  char *panels = parts->panels;
+  job->first = first;
+  job->y = dx + (ph * d->w + first) * dm_dtype_size(all->dtype);
+  job->n_phase = 0;
+  for (int64_t pw = first; pw < end && ph < d->h; pw++) {
+    Weights *const p = &all[job->n_phase];
+    dm_ConvInput *const x = &job->x[job->n_phase];
+    int64_t *const which_h = parts->lists + job->n_phase * 2 * (d->r + d->s);
+    int64_t *const which_w = which_h + d->r, *const tap_h = which_w + d->s;
+    int64_t *const tap_w = tap_h + d->r;
+    *p = all[0];
+    *x = job->x[0];
+    x->p = dm_ceil_div(d->h - ph, d->stride[0]);
+    x->q = dm_ceil_div(d->w - first, d->stride[1]); /* for all of them */
+    x->n_tap[0] = p->n_tap[0] = phase_taps(d, 0, ph, which_h, tap_h);
+    x->n_tap[1] = p->n_tap[1] = phase_taps(d, 1, pw, which_w, tap_w);
+    x->tap[0] = tap_h;
+    x->tap[1] = tap_w;
+    p->tap[0] = which_h;
+    p->tap[1] = which_w;
+    if (x->n_tap[0] * x->n_tap[1] == 0) continue;
+    p->k = p->in * x->n_tap[0] * x->n_tap[1];
+    p->depth = lane_depth(p, p->k);
+    p->group_size = padded_lanes(p->multiply_kernel, p->out) * p->depth;
+    p->panels = panels;
+    pack_phase(p);
+    panels += d->groups * p->group_size * job->es;
+    job->shift[job->n_phase++] = pw - first;
+  }
+  return job->n_phase > 0 ? run_job(job, "conv2d_dx") : DM_OK;
 }
 
 void dm_conv_fill(const dm_ConvDims *d, dm_DType t, const void *bias, void *dx) {
@@ -543,45 +631,46 @@ void dm_conv_fill(const dm_ConvDims *d, dm_DType t, const void *bias, void *dx) 
     memcpy((char *)dx + i * es, (const char *)bias + i / plane % d->c * es, (size_t)es);
 }
 
-/* The phases run one after the other, each in parallel; they write disjoint positions of dx. */
+/* The phases of some columns run one after the other, each in parallel; they write disjoint
+   positions of dx. */
 dm_status dm_conv_implicit_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
                               const void *bias, void *dx) {
   const dm_Kernel *const kernel = dm_kernel(dm_compute_dtype(t));
   /* positions that no tap reaches */
   if (d->r < d->stride[0] || d->s < d->stride[1] || d->dil[0] > 1 || d->dil[1] > 1)
     dm_conv_fill(d, t, bias, dx);
-  Weights p = {.d = d,
-               .dtype = t,
-               .gather_kernel = kernel,
-               .multiply_kernel = dm_conv_multiply_kernel(kernel, t, d->c / d->groups),
-               .w = w,
-               .in = d->o / d->groups,
-               .out = d->c / d->groups};
-  Job job = {.weights = &p,
+  Weights p[PHASES] = {{.d = d,
+                        .dtype = t,
+                        .gather_kernel = kernel,
+                        .multiply_kernel = dm_conv_multiply_kernel(kernel, t, d->c / d->groups),
+                        .w = w,
+                        .in = d->o / d->groups,
+                        .out = d->c / d->groups}};
+  Job job = {.weights = p,
              .es = dm_dtype_size(kernel->type),
+             .width = d->w,
              .img_step = d->c * d->h * d->w,
              .chan_step = d->h * d->w,
              .row_step = d->w * d->stride[0],
              .col_step = d->stride[1]};
-  job.x = (dm_ConvInput){.data = dy,
-                         .dtype = t,
-                         .n_img = d->n,
-                         .n_chan = d->o,
-                         .h = d->p,
-                         .w = d->q,
-                         .step = {1, 1}};
+  job.x[0] = (dm_ConvInput){.data = dy,
+                            .dtype = t,
+                            .n_img = d->n,
+                            .n_chan = d->o,
+                            .h = d->p,
+                            .w = d->q,
+                            .step = {1, 1}};
   DxParts parts;
   if (!dm_scratch_carve(DM_SCRATCH_JOB, carve_dx, &job, &parts))
     return dm_conv_no_memory("conv2d_dx");
-  p.panels = parts.panels;
   if (bias) {
     dm_convert(t, bias, kernel->type, parts.bias, d->c);
     job.bias = parts.bias;
   }
   dm_status st = DM_OK;
   for (int64_t ph = 0; ph < d->stride[0] && st == DM_OK; ph++)
-    for (int64_t pw = 0; pw < d->stride[1] && st == DM_OK; pw++)
-      st = run_phase(&job, &p, ph, pw, parts.lists, dx);
+    for (int64_t pw = 0; pw < d->stride[1] && st == DM_OK; pw += PHASES)
+      st = run_phases(&job, p, ph, pw, &parts, dx);
   dm_scratch_trim(DM_SCRATCH_JOB);
   return st;
 }
