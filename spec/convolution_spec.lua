@@ -33,6 +33,8 @@ describe("convolution of gathered positions", function()
     {"taps of the third phase alone", {2, 3, 9, 8}, {4, 3, 1, 1}, {stride = 3, padding = 1}},
     {"a stride beyond the kernel", {2, 3, 16, 15}, {4, 3, 1, 1}, {stride = 3}},
     {"many channels, stride 2", {2, 130, 9, 9}, {70, 130, 4, 4}, {stride = 2, padding = 1}},
+    {"1 x 1", {3, 20, 30, 31}, {9, 20, 1, 1}, {}},
+    {"1 x 1 of one image", {1, 20, 30, 31}, {9, 20, 1, 1}, {}},
     {"small planes, stride 2", {9, 6, 5, 4}, {5, 6, 3, 3}, {stride = 2, padding = 2}},
     {"images that do not fill the last tile", {13, 4, 14, 14}, {6, 4, 5, 5}, {padding = 2}},
     {"one output channel", {2, 4, 30, 40}, {1, 4, 3, 3}, {padding = 1}},

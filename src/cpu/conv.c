@@ -36,14 +36,15 @@ static bool serves_dense(const dm_ConvDims *d, dm_DType t, Pass pass) {
 
 /* 1 x 1 kernels on large planes: the planes of an image are a matrix (C, HW) already. A
    small plane would have the weights packed again for each image. A group that makes fewer
-   than THIN channels has too few products for the packing of its positions. dw adds images up
-   in the memory of dw: for one image, or for sums that need no rounding. */
+   than THIN channels has too few products for the packing of its positions. dw sums images:
+   this is for one of them. */
 static bool serves_pointwise(const dm_ConvDims *d, dm_DType t, Pass pass) {
   enum { LEAST_POSITIONS = 800, THIN = 8 };
+  DM_UNUSED(t);
   const bool plain = d->r == 1 && d->s == 1 && d->stride[0] == 1 && d->stride[1] == 1 &&
                      d->pad[0] == 0 && d->pad[1] == 0;
   if (!plain || d->h * d->w < LEAST_POSITIONS) return false;
-  if (pass == DW) return d->n == 1 || t == dm_compute_dtype(t);
+  if (pass == DW) return d->n == 1;
   return (pass == FORWARD ? d->o : d->c) >= THIN * d->groups;
 }
 

@@ -1,7 +1,7 @@
 /* See conv_product.h.
 
    Pointwise: x of an image is a matrix (C, HW) as it lies, so a 1 x 1 convolution is one
-   product an image and group. dw adds the products of all images up in dw.
+   product an image and group.
 
    Dense: on planes of a few positions nearly every output sees every input, and most taps fall
    outside. The weights are spread to the matrix m (O PQ, C HW) of the linear layer from all
@@ -43,8 +43,8 @@ static dm_status run_pointwise(const dm_ConvDims *d, dm_DType t, dm_Mat w, int64
   return DM_OK;
 }
 
-/* The three passes differ in the strides of w and in the operands alone: w, w^T, and dy x^T,
-   whose first image of a group sets dw and whose others add to it. */
+/* The three passes differ in the strides of w and in the operands alone: w, w^T, and dy x^T of
+   one image. */
 dm_status dm_conv_pointwise_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
                                 const void *bias, void *y) {
   const int64_t in = d->c / d->groups, out = d->o / d->groups;
@@ -60,12 +60,11 @@ dm_status dm_conv_pointwise_dx(const dm_ConvDims *d, dm_DType t, const void *dy,
 dm_status dm_conv_pointwise_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
                                void *dw) {
   const int64_t positions = d->h * d->w, out = d->o / d->groups, in = d->c / d->groups;
-  for (int64_t i = 0; i < d->n * d->groups; i++) {
-    const dm_Mat a = {move(dy, i * out * positions, t), t, positions, 1};
-    const dm_Mat b = {move(x, i * in * positions, t), t, 1, positions};
-    char *const c = (char *)dw + i % d->groups * out * in * dm_dtype_size(t);
-    DM_TRY(
-        dm_gemm(out, in, positions, 1, a, b, i >= d->groups, c, t, in, NULL, t, DM_BIAS_NONE));
+  for (int64_t g = 0; g < d->groups; g++) {
+    const dm_Mat a = {move(dy, g * out * positions, t), t, positions, 1};
+    const dm_Mat b = {move(x, g * in * positions, t), t, 1, positions};
+    char *const c = (char *)dw + g * out * in * dm_dtype_size(t);
+    DM_TRY(dm_gemm(out, in, positions, 1, a, b, 0, c, t, in, NULL, t, DM_BIAS_NONE));
   }
   return DM_OK;
 }
