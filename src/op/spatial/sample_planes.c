@@ -6,16 +6,16 @@
    A block of points has its taps computed once for all planes of the image. The gradient of x
    is added up plane by plane in the order of the points, those of the positions point by point
    in the order of the planes, so that neither depends on the number of threads. */
-#include <math.h>
 #include <string.h>
 
 #include "cpu/threads.h"
 #include "op/pointwise/pointwise.h"
 
 enum {
-  BLOCK = 128, /* points whose taps are computed together */
-  GROUP = 8,   /* planes that share them in the gradient of x */
-  GRAIN = 8192 /* samples that are worth a thread */
+  BLOCK = 128,   /* points whose taps are computed together */
+  GROUP = 8,     /* planes that share them in the gradient of x */
+  GRAIN = 8192,  /* samples that are worth a thread */
+  MOST = 1 << 30 /* elements of an axis: a float32 tells no more positions apart */
 };
 
 /* One call; pointers to floats or doubles. */
@@ -28,16 +28,22 @@ typedef struct Job {
 } Job;
 
 #define real float
+#define word uint32_t
+#define index int32_t
 #define N(name) name##_f32
-#define floor_f32 floorf
 #include "op/spatial/sample_planes.inc"
 #undef real
+#undef word
+#undef index
 #undef N
 #define real double
+#define word uint64_t
+#define index int64_t
 #define N(name) name##_f64
-#define floor_f64 floor
 #include "op/spatial/sample_planes.inc"
 #undef real
+#undef word
+#undef index
 #undef N
 
 static Job job_of(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *px,
