@@ -347,3 +347,50 @@ describe("cross entropy of large logits", function()
     assert.is_true(dm.equal(before, x))
   end)
 end)
+
+describe("multilabel_margin_loss", function()
+  -- The loss of a row of numbers by the pairs of its labels and of other classes, and its gradient.
+  local function by_pairs(x, labels)
+    local n, own, is, loss, gradient = #x, {}, {}, 0, {}
+    for i = 1, n do gradient[i] = 0 end
+    for _, label in ipairs(labels) do
+      if label < 0 then break end
+      own[#own + 1], is[label] = label, true
+    end
+    for _, label in ipairs(own) do
+      for i = 1, n do
+        local z = 1 - x[label] + x[i]
+        if not is[i] and z > 0 then
+          loss = loss + z / n
+          gradient[i] = gradient[i] + 1 / n
+          gradient[label] = gradient[label] - 1 / n
+        end
+      end
+    end
+    return loss, gradient
+  end
+
+  it("equals the sum over pairs, with repeated labels, all labels, and none", function()
+    dm.manual_seed(1)
+    for _, labels in ipairs{{3, 1, 3, -1, 2, 2}, {-1, 1, 1, 1, 1, 1}, {6, 5, 4, 3, 2, 1},
+        {2, -1, 3, 4, 1, 1}} do
+      local x = dm.randn(6, {dtype = "float64", requires_grad = true})
+      local loss = F.multilabel_margin_loss(x, int(labels))
+      loss:backward()
+      local wanted, gradient = by_pairs(x:detach():tolist(), labels)
+      assert.near(wanted, loss:item(), 1e-12)
+      for i = 1, 6 do assert.near(gradient[i], x.grad[i]:item(), 1e-12) end
+    end
+  end)
+
+  it("needs memory for the classes, not for their pairs", function()
+    local N, C <const> = 16, 512
+    local x = dm.randn(N, C, {requires_grad = true})
+    local labels = dm.arange(1, C):expand(N, C):clone()
+    labels[{{}, C // 2}] = -1
+    dm.reset_peak_memory_stats(x.device)
+    local before = dm.max_memory_allocated(x.device)
+    F.multilabel_margin_loss(x, labels):backward()
+    assert.is_true(dm.max_memory_allocated(x.device) - before < 200 * 4 * N * C) -- of pairs: C / 2
+  end)
+end)

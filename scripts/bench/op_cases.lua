@@ -265,7 +265,7 @@ add("loss", "cosine_embedding_loss", "n:RxC n:RxC g!:R", {peer = "F.cosine_embed
 add("loss", "triplet_margin_loss", "n:RxC n:RxC n:RxC", {peer = "F.triplet_margin_loss"})
 add("loss", "multi_margin_loss", "n:RxC lC:R", {dtypes = "float32"})
 add("loss", "multilabel_margin_loss", "n:RxC lC:RxC", {dtypes = "float32",
-  counts = {1 << 10, 1 << 20, 1 << 20}}) -- of C x C pairs a row
+  counts = {1 << 10, 1 << 20, 1 << 20}}) -- PyTorch sums C x C pairs a row
 
 add("distance", "cosine_similarity", "n:RxC n:RxC", {options = "dim:-1"})
 add("distance", "pairwise_distance", "n:RxC n:RxC", {peer = "F.pairwise_distance"})

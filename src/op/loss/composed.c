@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "op/loss/loss.h"
 #include "op/pointwise/pointwise.h"
+#include "op/sort/order.h"
 
 /* Reduces the losses by `how` into output 0; loss is NULL after a step that failed. */
 static dm_status reduced_as(int64_t how, dm_Call *c, dm_X *x, dm_Tensor *loss) {
@@ -369,7 +370,10 @@ dm_status multi_margin_loss_compose(dm_Call *c, dm_X *x) {
 }
 
 /* sum over a row's labels j, which end at its first negative one, and over the
-   classes i that are no labels of max(0, 1 - x[j] + x[i]), divided by C. */
+   classes i that are no labels of max(0, 1 - x[j] + x[i]), divided by C. The labels that count
+   for a class are those whose x[j] is less than 1 + x[i], the first ones in ascending order:
+   with n of them it is n (1 + x[i]) less their sum, and memory grows with C, not with C
+   squared. */
 dm_status multilabel_margin_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *z = c->in[0], *t = c->in[1];
   const bool alone = z->ndim < 2;
@@ -383,19 +387,26 @@ dm_status multilabel_margin_loss_compose(dm_Call *c, dm_X *x) {
     t = as_batch(x, t);
     DM_TRY(x->st);
   }
-  const int64_t one = 1, two = 2, running[2] = {1, DM_NO_DTYPE};
+  const int64_t one = 1, running[2] = {1, DM_NO_DTYPE};
+  const dm_SearchsortedAttr left = {.right = false};
   dm_Tensor *ended = dm_x(x, DM_OP_cumsum, running, 1, x_test(x, DM_OP_lt, t, 0));
-  dm_Tensor *valid = x_like(x, x_test(x, DM_OP_eq, ended, 0), z);
-  dm_Tensor *at = x_where(x, x_test(x, DM_OP_gt, ended, 0), x_whole(x, c->base), t);
+  dm_Tensor *valid = x_test(x, DM_OP_eq, ended, 0), *none = x_whole(x, c->base);
+  dm_Tensor *at = x_where(x, valid, t, none), *sorted[2] = {NULL, NULL};
   dm_Tensor *own = dm_x(x, DM_OP_gather, &one, 2, z, at);
-  dm_Tensor *taken = dm_x(x, DM_OP_scatter_add, &one, 3, x_zeros_like(x, z), at, valid);
+  dm_Tensor *taken =
+      dm_x(x, DM_OP_scatter_add, &one, 3, x_zeros_like(x, z), at, x_like(x, valid, z));
   dm_Tensor *free_ = x_like(x, x_test(x, DM_OP_eq, taken, 0), z);
-  /* (N, labels, classes) */
-  dm_Tensor *lead =
-      x_sub(x, dm_x(x, DM_OP_unsqueeze, &one, 1, z), dm_x(x, DM_OP_unsqueeze, &two, 1, own));
-  dm_Tensor *near = x_floor(x, x_shift(x, lead, 1), 0);
-  dm_Tensor *loss = x_mul(x, near, dm_x(x, DM_OP_unsqueeze, &two, 1, valid));
-  loss = x_sum(x, loss, (dm_Ints){1, {1}}, false);
+  own = x_where(x, valid, own, dm_x_number(x, INFINITY));
+  DM_TRY(x->st);
+  if (!x_sort(x, own, 1, sorted)) return x->st;
+  dm_Tensor *edge = x_shift(x, z, 1);
+  dm_Tensor *next = dm_x(x, DM_OP_searchsorted, &left, 3, sorted[0], edge, NULL);
+  dm_Tensor *n = x_like(x, x_add(x, next, x_whole(x, -c->base)), z);
+  dm_Tensor *some = x_test(x, DM_OP_gt, n, 0);
+  dm_Tensor *last = x_where(x, some, x_add(x, next, x_whole(x, -1)), none);
+  dm_Tensor *sum =
+      dm_x(x, DM_OP_gather, &one, 2, dm_x(x, DM_OP_cumsum, running, 1, sorted[0]), last);
+  dm_Tensor *loss = x_where(x, some, x_sub(x, x_mul(x, n, edge), sum), dm_x_number(x, 0));
   DM_TRY(x->st);
   return of_rows(DM_ATTR(dm_ReductionAttr, c)->reduction, c, x, x_mul(x, loss, free_),
                  (double)z->shape[1], alone);
