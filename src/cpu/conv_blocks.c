@@ -38,6 +38,7 @@ typedef struct Lists {
   int32_t *offset; /* (positions), where those of the image's rows go in a tile */
   int32_t *dense;  /* (positions), one after the other */
   float *w;        /* (blocks, n_result, n_entry, BLOCK) */
+  float *wide;     /* w as it was, for types that are not float32 */
   float *start;    /* (blocks, n_result, BLOCK): the bias, or zeros */
   double *sum;     /* (chunks, blocks, each, taps, BLOCK), for the gradient of w */
   int64_t *tap;    /* (n_entry), the number of a tap in w, and of its output channel */
@@ -83,17 +84,15 @@ static bool fits(const Job *j, int64_t rows, int64_t columns) {
   return rows * columns <= MOST && extent(j, 0, rows) * extent(j, 1, columns) <= MOST;
 }
 
-/* Even pieces of at most n of a size. */
+/* Cuts dim k of the result into even tiles of at most n. */
 static void cut(Job *j, int k, int64_t n) {
   j->n_tile[k] = dm_ceil_div(j->size[k], n);
   j->tile[k] = dm_ceil_div(j->size[k], j->n_tile[k]);
 }
 
 static void set_tiles(Job *j) {
-  enum {
-    ROWS = 8,
-    COLUMNS = 32
-  }; /* fewer would be read again too often, by their neighbours */
+  /* Tiles of fewer would read too much of what their neighbours read. */
+  enum { ROWS = 8, COLUMNS = 32 };
   int64_t rows = dm_min_i64(j->size[0], ROWS), columns = j->size[1];
   while (columns > COLUMNS && !fits(j, rows, columns)) columns = dm_ceil_div(columns, 2);
   while (rows > 1 && !fits(j, rows, columns)) rows--;
@@ -137,6 +136,8 @@ static void carve_lists(const void *job, dm_Arena *a, void *parts) {
   l->offset = dm_arena_take(a, n * (int64_t)sizeof *l->offset);
   l->dense = dm_arena_take(a, n * (int64_t)sizeof *l->dense);
   l->w = dm_arena_take(a, blocks * j->n_entry * (int64_t)sizeof *l->w);
+  l->wide =
+      dm_arena_take(a, j->t == DM_F32 ? 0 : j->d->o * j->n_tap * (int64_t)sizeof *l->wide);
   l->start = dm_arena_take(a, blocks * (int64_t)sizeof *l->start);
   l->sum =
       dm_arena_take(a, j->gy ? j->n_chunk * blocks * j->n_tap * (int64_t)sizeof *l->sum : 0);
@@ -175,22 +176,27 @@ static void list_offsets(Job *j) {
   }
 }
 
-static float number(const Job *j, const char *p, int64_t i) {
+static float bias_of(const Job *j, int64_t channel) {
   float v = 0;
-  if (p) dm_load_f32(j->t, p + i * dm_dtype_size(j->t), 1, 1, &v);
+  if (j->bias) dm_load_f32(j->t, j->bias + channel * dm_dtype_size(j->t), 1, 1, &v);
   return v;
 }
 
 /* Turns the weights; a channel that is not there is taken as the last one. */
 static void turn_weights(Job *j) {
+  const float *w = (const float *)(const void *)j->w;
   float *to = j->lists.w, *start = j->lists.start;
+  if (j->t != DM_F32) {
+    dm_load_f32(j->t, j->w, 1, j->d->o * j->n_tap, j->lists.wide);
+    w = j->lists.wide;
+  }
   for (int64_t b = 0; b < j->n_block; b++)
     for (int64_t m = 0; m < j->n_result; m++, start += BLOCK)
       for (int64_t k = -1; k < j->n_entry; k++)
         for (int64_t i = 0; i < BLOCK; i++) {
           const int64_t c = dm_min_i64(b * BLOCK + i, j->d->c - 1);
-          if (k < 0) start[i] = number(j, j->bias, c * j->n_result + m);
-          else *to++ = number(j, j->w, (c * j->each + m) * j->n_tap + j->lists.tap[k]);
+          if (k < 0) start[i] = bias_of(j, c * j->n_result + m);
+          else *to++ = w[(c * j->each + m) * j->n_tap + j->lists.tap[k]];
         }
 }
 
