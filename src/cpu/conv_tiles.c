@@ -85,8 +85,8 @@ dm_ConvTile dm_tile_at(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t i
   return tile;
 }
 
-/* Copies n elements of es bytes that lie `step` apart. Of 16 bits, every second one is the low
-   half of a word, for which there are instructions (the last word may end outside). */
+/* Copies n elements of es bytes, 2 or 8, that lie `step` apart. Of 16 bits, every second one is
+   the low half of a word, for which there are instructions (the last word may end outside). */
 static void copy_every(const char *src, int64_t step, int64_t n, int64_t es, char *dst) {
   const bool words = es == 2 && step == 2 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
   int64_t i = 0;
@@ -96,7 +96,6 @@ static void copy_every(const char *src, int64_t step, int64_t n, int64_t es, cha
     memcpy(dst + 2 * i, &low, 2);
   }
   for (; es == 2 && i < n; i++) memcpy(dst + 2 * i, src + 2 * i * step, 2);
-  for (; es == 4 && i < n; i++) memcpy(dst + 4 * i, src + 4 * i * step, 4);
   for (; es == 8 && i < n; i++) memcpy(dst + 8 * i, src + 8 * i * step, 8);
 }
 

@@ -8,6 +8,7 @@
    in the order of the planes, so that neither depends on the number of threads. */
 #include <string.h>
 
+#include "base/error.h"
 #include "cpu/threads.h"
 #include "op/pointwise/pointwise.h"
 
@@ -15,7 +16,7 @@ enum {
   BLOCK = 128,   /* points whose taps are computed together */
   GROUP = 8,     /* planes that share them in the gradient of x */
   GRAIN = 8192,  /* samples that are worth a thread */
-  MOST = 1 << 30 /* elements of an axis: a float32 tells no more positions apart */
+  MOST = 1 << 30 /* elements of an axis in float32, whose positions are int32 */
 };
 
 /* One call; pointers to floats or doubles. */
@@ -66,8 +67,16 @@ dm_status sample_planes_rule(dm_Call *c) {
   m->shape[2] = c->in[1]->shape[1];
   return DM_OK;
 }
+static dm_status check_axes(const dm_Tensor *x) {
+  if (x->dtype == DM_F64 || (x->shape[2] <= MOST && x->shape[3] <= MOST)) return DM_OK;
+  return dm_fail(DM_EARG,
+                 "grid_sample: planes of %s in float32, wanted at most %lld elements "
+                 "along a dim; hint: x:double()",
+                 DM_SHAPE(x), (long long)MOST);
+}
 dm_status sample_planes_cpu(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
+  DM_TRY(check_axes(x));
   Job j = job_of(c, x, c->in[1], c->in[2]);
   j.y = dm_tensor_data(c->out[0]);
   dm_parallel_for(x->shape[0] * j.blocks, dm_max_i64(1, GRAIN / BLOCK / (j.channels + 1)),
@@ -83,6 +92,7 @@ dm_status sample_planes_backward_rule(dm_Call *c) {
 dm_status sample_planes_backward_cpu(dm_Call *c) {
   const dm_Tensor *x = c->in[1];
   const bool wide = x->dtype == DM_F64;
+  DM_TRY(check_axes(x));
   Job j = job_of(c, x, c->in[2], c->in[3]);
   j.gy = dm_tensor_data(c->in[0]);
   j.gx = dm_tensor_data(c->out[0]);
