@@ -396,7 +396,7 @@ dm_status multilabel_margin_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *taken =
       dm_x(x, DM_OP_scatter_add, &one, 3, x_zeros_like(x, z), at, x_like(x, valid, z));
   dm_Tensor *free_ = x_like(x, x_test(x, DM_OP_eq, taken, 0), z);
-  own = x_where(x, valid, own, dm_x_number(x, INFINITY));
+  own = x_where(x, valid, own, dm_x_number(x, (double)INFINITY));
   DM_TRY(x->st);
   if (!x_sort(x, own, 1, sorted)) return x->st;
   dm_Tensor *edge = x_shift(x, z, 1);
