@@ -513,6 +513,7 @@ static void check_few(const dm_Kernel *kn, dm_DType from, int m) {
     dm_pack_panels(kn, DM_B, from, b_at + j * dm_dtype_size(from), 1, b_rs, width, k, strip);
     dm_tile_column(kn, m, width, depth, &rows, &columns, &sums, NULL);
   }
+  if (!kn->tiles) kn->pack(from, a, k, 1, m, k, m, panel);
   kn->few(from, m, n, k, panel, b_at, b_rs, c1, c_rs, add);
   check(guards_hold(DM_F32, m * c_rs, c1) &&
             memcmp(c0, c1, (size_t)(m * c_rs) * sizeof *c1) == 0,

@@ -294,14 +294,17 @@ static void sum_turned(const Gemm *g, const Tile *t, const Buffers *buf, float *
 /* The same where b's columns are contiguous. */
 static void sum_few(const Gemm *g, const Tile *t, const Buffers *buf, float *out,
                     int64_t out_rs, bool add) {
-  const int64_t step = g->kn->tiles ? g->part_k : g->kc; /* tiles go on from what c holds */
+  const dm_Kernel *const kn = g->kn;
+  const int64_t step = kn->tiles ? g->part_k : g->kc; /* tiles go on from what c holds */
+  const int m = (int)t->m;
   add |= begin_few(t, out, out_rs);
   for (int64_t k = t->k0; k < t->k1; k += step, add = true) {
     const int64_t depth = dm_min_i64(step, t->k1 - k);
-    dm_pack_panels(g->kn, DM_A, g->a.dtype, mat_at(&g->a, t->a, t->i, k), g->a.rs, g->a.cs,
-                   t->m, depth, buf->a);
-    g->kn->few(g->b.dtype, (int)t->m, t->n, depth, buf->a, mat_at(&g->b, t->b, k, t->j),
-               g->b.rs, out, out_rs, add);
+    const void *const a = mat_at(&g->a, t->a, t->i, k);
+    if (kn->tiles) dm_pack_panels(kn, DM_A, g->a.dtype, a, g->a.rs, g->a.cs, m, depth, buf->a);
+    else kn->pack(g->a.dtype, a, g->a.rs, g->a.cs, m, depth, m, buf->a);
+    kn->few(g->b.dtype, m, t->n, depth, buf->a, mat_at(&g->b, t->b, k, t->j), g->b.rs, out,
+            out_rs, add);
   }
 }
 
@@ -487,11 +490,11 @@ static void plan_tiles(Gemm *g) {
   }
 }
 
-/* Few rows wait for b: tiles are columns of b, as wide as leaves two for each thread, so that
-   long runs of its rows are read. */
+/* Few rows wait for b: tiles are columns of b, as wide as leaves two for each thread, or one
+   where rows of b are read, so that long runs of them are. */
 static void plan_columns(Gemm *g) {
   const int64_t unit = g->few ? g->kn->few_nr : g->swapped ? g->kn->mr : g->kn->nr;
-  const int64_t share = dm_ceil_div(g->n, 2 * dm_threads_here());
+  const int64_t share = dm_ceil_div(g->n, (g->few ? 1 : 2) * dm_threads_here());
   const int64_t most = dm_min_i64(TILE_N, FEW_TILE / dm_max_i64(1, g->part_k) + unit);
   g->tile_m = g->few || g->turned ? dm_even_part(g->m, g->kn->few_rows, 1) : g->m;
   g->tile_n = dm_even_part(g->n, dm_max_i64(unit, dm_min_i64(most, share)), unit);

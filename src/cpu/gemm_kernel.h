@@ -37,7 +37,8 @@ enum { DM_FEW_ROWS = 8 };
 
 /* c (m,n) = [c +] a b for m <= few_rows, any n, and a b (k,n) that is read where it lies:
    element (p,j), of bfloat16 or, unless the kernel is of pairs, of float32, is b[p*b_rs + j]. a
-   is one panel as packed. Each sum has the bits of dm_TileFn's. */
+   is packed to a panel as wide as it has rows, or for a kernel of tiles to one of its own. Each
+   sum has the bits of dm_TileFn's. */
 typedef void dm_FewFn(dm_DType t, int m, int64_t n, int64_t k, const void *a, const void *b,
                       int64_t b_rs, float *c, int64_t c_rs, bool add);
 

@@ -29,7 +29,7 @@
 enum { MIN_ROWS = 32, MAX_ROWS = 128 };
 enum { KEYS = 256 };                         /* keys that are summed at once */
 static const int64_t BLOCK_SCORES = 1 << 17; /* scores per block: half a MiB of float32 */
-static const int64_t TASK_WORK = 1 << 18;    /* multiply-adds that are worth a thread */
+static const int64_t TASK_WORK = 1 << 15;    /* multiply-adds that are worth a thread */
 
 /* ---- operands as matrices ---- */
 
