@@ -38,7 +38,7 @@ typedef struct dm_SliceJob {
 
 /* Slices worked on at once as columns, where dm_side_by_side says so: they are not contiguous
    and enough to fill vectors. A range begins at a multiple of them. */
-enum { DM_COLUMNS = 64, DM_LEAST_COLUMNS = 16 };
+enum { DM_COLUMNS = 128, DM_LEAST_COLUMNS = 16 };
 static inline bool dm_side_by_side(const dm_Along *a) {
   return a->inner > 1 && dm_along_slices(a) >= DM_LEAST_COLUMNS;
 }

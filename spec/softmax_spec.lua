@@ -1,6 +1,6 @@
--- softmax and log_softmax along a dim that is not the last, on the CPU: slices side by side are
--- worked on together. Values and gradients have the bits that the same slices have along the
--- last dim.
+-- softmax and log_softmax on the CPU. Rows, whose vectors end early, are held against float64.
+-- Along a dim that is not the last, slices side by side are worked on together: values and
+-- gradients have the bits that the same slices have along the last dim.
 local dm = require "demilune"
 
 --- Equal bits, or NaN in both.
@@ -23,6 +23,57 @@ local function check(x, dim, what)
     same(b.grad, a.grad:transpose(dim, -1), what .. " gradient of " .. name)
   end
 end
+
+describe("softmax of rows", function()
+  local LENGTHS = {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40, 47, 48, 63, 64, 65, 100,
+    127, 129, 1000, 4097}
+
+  -- What rounds once: a result, and a gradient of several terms.
+  local ROUNDING = {float32 = 2 ^ -22, bfloat16 = 2 ^ -8, float16 = 2 ^ -11}
+
+  local function near(want, got, allowed, what)
+    local scale = math.max(1, want:abs():max():item())
+    local off = (want - got:double()):abs():max():item() / scale
+    assert.is_true(off <= allowed, ("%s: off by %g"):format(what, off))
+  end
+
+  for dtype, rounding in pairs(ROUNDING) do
+    it("is near float64's for every length of a row in " .. dtype, function()
+      local _ <close> = dm.device "cpu"
+      for _, n in ipairs(LENGTHS) do
+        for _, name in ipairs{"softmax", "log_softmax"} do
+          local x = dm.randn({3, n}, {dtype = "float64"}):mul(4):to(dtype)
+          local upstream = dm.randn({3, n}, {dtype = "float64"}):to(dtype)
+          local a, b = x:detach():requires_grad_(), x:double():requires_grad_()
+          local y, z = a[name](a, -1), b[name](b, -1)
+          y:backward(upstream)
+          z:backward(upstream:double())
+          local what = ("%s of %d"):format(name, n)
+          near(z:detach(), y:detach(), 2 * rounding + 2 ^ -24 * math.sqrt(n), what)
+          -- the gradient reads the rounded y, in sums of n terms
+          near(b.grad, a.grad, rounding * (8 + math.sqrt(n)), "gradient of " .. what)
+        end
+      end
+    end)
+
+    it("passes NaN and infinities on in " .. dtype, function()
+      local _ <close> = dm.device "cpu"
+      for _, n in ipairs(LENGTHS) do
+        for _, value in ipairs{0 / 0, math.huge, -math.huge} do
+          local x = dm.randn({3, n}, {dtype = "float64"}):to(dtype)
+          x:select(1, 1):select(1, n):fill_(value)
+          x:select(1, 2):select(1, 1):fill_(value)
+          x:select(1, 3):fill_(value)
+          for _, name in ipairs{"softmax", "log_softmax"} do
+            local y, want = x[name](x, -1):double(), x:double()[name](x:double(), -1)
+            assert.is_true(dm.allclose(y, want, {rtol = 4 * rounding, atol = 8 * rounding,
+              equal_nan = true}), ("%s of %d numbers with %g"):format(name, n, value))
+          end
+        end
+      end
+    end)
+  end
+end)
 
 describe("softmax of columns", function()
   -- {shape, dim}: few and many rows, blocks that end early or reach into several outer
