@@ -70,7 +70,6 @@ op.composed "mse_loss" {
   options = {"reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
   attr = "dm_ReductionAttr",
-  flags = "widen",
   doc = "(x - target)^2",
 }
 
@@ -86,7 +85,7 @@ op.kernel "huber_term" {
   tensors = "x, target",
   options = {"bound:num", "unit:num"},
   saves = "I0 I1",
-  flags = "hidden pointwise widen layout",
+  flags = "hidden pointwise layout",
   doc = "huber_loss of each element, with delta bound, over unit",
 }
 
@@ -103,7 +102,6 @@ op.composed "smooth_l1_loss" {
   tensors = "x, target",
   options = {"reduction:enum(none|mean|sum)=mean", "beta:num=1"},
   autocast = "fp32",
-  flags = "widen",
   doc = "d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2",
 }
 
@@ -111,7 +109,6 @@ op.composed "huber_loss" {
   tensors = "x, target",
   options = {"reduction:enum(none|mean|sum)=mean", "delta:num=1"},
   autocast = "fp32",
-  flags = "widen",
   doc = "d^2 / 2 where d = |x - target| < delta, else delta (d - delta / 2)",
 }
 

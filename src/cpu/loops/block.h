@@ -22,9 +22,9 @@ enum { DM_BRIEF_STEP = 32 };
 typedef void dm_BlockBrief(const char *const *in, const float *number, char *out, int64_t n,
                            const double *param);
 enum { DM_BRIEF_F32, DM_BRIEF_F16, DM_BRIEF_BF16, DM_N_BRIEF };
-/* Which operands are one number: none, the last one, or the first of two and the last two of
-   three. */
-enum { DM_DENSE, DM_NUMBER_LAST, DM_NUMBER_OTHER, DM_N_FORM };
+/* Which operands are one number: none, the last one, the first of two and the last two of
+   three, or the first of three. */
+enum { DM_DENSE, DM_NUMBER_LAST, DM_NUMBER_OTHER, DM_NUMBER_FIRST, DM_N_FORM };
 typedef struct dm_Brief {
   dm_BlockBrief *loop[DM_N_FORM][DM_N_BRIEF]; /* NULL: none */
 } dm_Brief;

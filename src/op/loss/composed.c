@@ -44,7 +44,8 @@ void huber_term_grad(dm_Grad *g) {
   dm_Tensor *gx;
   if (g->create_graph) {
     const dm_ClampAttr bounds = {{1, -a->bound}, {1, a->bound}};
-    dm_Tensor *d = dm_x(x, DM_OP_clamp, &bounds, 1, x_sub(x, g->in[0], g->in[1]));
+    dm_Tensor *d = x_sub(x, dm_x_widen(x, g->in[0]), dm_x_widen(x, g->in[1]));
+    d = dm_x(x, DM_OP_clamp, &bounds, 1, d);
     gx = x_mul(x, g->gy[0], x_div(x, d, dm_x_number(x, a->unit)));
   } else {
     gx = dm_x(x, DM_OP_huber_backward, a, 3, g->gy[0], g->in[0], g->in[1]);
@@ -53,20 +54,24 @@ void huber_term_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = x_scale(x, gx, -1);
 }
 
-/* The Huber loss of each element of the operands, over `unit`. Shapes that do not broadcast are
-   refused by the loss's own name. */
-static dm_Tensor *huber(dm_X *x, dm_Call *c, double bound, double unit) {
+/* The Huber loss of each element of the operands, over `unit`, reduced as the first attribute says.
+   In 16 bits the elements are float32, and the result is rounded once. Shapes that do not
+   broadcast are refused by the loss's own name. */
+static dm_status huber(dm_Call *c, dm_X *x, double bound, double unit) {
   const dm_HuberTermAttr a = {bound, unit};
+  const dm_DType to = dm_result_dtype(2, c->in);
   int64_t shape[DM_MAX_DIM];
   int ndim;
-  if (x->st == DM_OK) x->st = dm_broadcast(c->op->name, c->in[0], c->in[1], &ndim, shape);
-  return dm_x(x, DM_OP_huber_term, &a, 2, c->in[0], c->in[1]);
+  DM_TRY(dm_broadcast(c->op->name, c->in[0], c->in[1], &ndim, shape));
+  DM_TRY(reduced(c, x, dm_x(x, DM_OP_huber_term, &a, 2, c->in[0], c->in[1])));
+  if (dm_is_low(to)) c->out[0] = x_cast(x, c->out[0], to);
+  return x->st;
 }
 
 /* (x - t)^2, whose integers stay integers. */
 dm_status mse_loss_compose(dm_Call *c, dm_X *x) {
   const bool floats = dm_is_float(dm_result_dtype(2, c->in));
-  if (floats) return reduced(c, x, huber(x, c, (double)INFINITY, 0.5));
+  if (floats) return huber(c, x, (double)INFINITY, 0.5);
   return reduced(c, x, x_unary(x, DM_OP_square, x_sub(x, c->in[0], c->in[1])));
 }
 
@@ -78,7 +83,7 @@ dm_status smooth_l1_loss_compose(dm_Call *c, dm_X *x) {
   const dm_SmoothL1LossAttr *a = DM_ATTR(dm_SmoothL1LossAttr, c);
   if (a->beta < 0)
     return dm_fail(DM_EARG, "smooth_l1_loss: beta is %g, wanted 0 or more", a->beta);
-  return reduced(c, x, a->beta > 0 ? huber(x, c, a->beta, a->beta) : distance(x, c));
+  return a->beta > 0 ? huber(c, x, a->beta, a->beta) : reduced(c, x, distance(x, c));
 }
 
 /* With d = |x - t|: d^2 / 2 for d < delta, else delta (d - delta / 2). */
@@ -86,7 +91,7 @@ dm_status huber_loss_compose(dm_Call *c, dm_X *x) {
   const dm_HuberLossAttr *a = DM_ATTR(dm_HuberLossAttr, c);
   if (!(a->delta > 0))
     return dm_fail(DM_EARG, "huber_loss: delta is %g, wanted more than 0", a->delta);
-  return reduced(c, x, huber(x, c, a->delta, 1));
+  return huber(c, x, a->delta, 1);
 }
 
 /* ---- probabilities ---- */

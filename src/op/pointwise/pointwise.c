@@ -77,6 +77,7 @@ static dm_BlockBrief *brief_loop(const dm_Pointwise *fn, dm_DType d, int n_in,
   const int form = numbers == 0                                   ? DM_DENSE
                    : numbers == 1u << (n_in - 1) && n_in > 1      ? DM_NUMBER_LAST
                    : numbers == (n_in == 2 ? 1u : 6u) && n_in > 1 ? DM_NUMBER_OTHER
+                   : numbers == 1 && n_in == 3                    ? DM_NUMBER_FIRST
                                                                   : -1;
   return type < 0 || form < 0 ? NULL : fn->brief->loop[form][type];
 }

@@ -234,12 +234,16 @@ dm_status triple_backward_cpu(dm_Call *c) {
 
 /* ---- Huber losses, whose gradient op/loss composes ---- */
 
-/* Integers, too, have losses that are floats. */
+/* Integers, too, have losses that are floats, and those of 16 bits are float32. */
 dm_status huber_term_rule(dm_Call *c) {
   const dm_DType r = dm_result_dtype(c->n_in, c->in);
+  return broadcast_all(c, dm_is_float(r) ? dm_compute_dtype(r) : dm_default_dtype());
+}
+/* Rounded once to the operands' dtype, where the losses and gy are of a wider one. */
+dm_status huber_backward_rule(dm_Call *c) {
+  const dm_DType r = dm_result_dtype(2, c->in + 1);
   return broadcast_all(c, dm_is_float(r) ? r : dm_default_dtype());
 }
-dm_status huber_backward_rule(dm_Call *c) { return huber_term_rule(c); }
 
 /* Without a bound it is a parabola everywhere: the squared error, which has a unit of 1 / 2. */
 dm_status huber_term_cpu(dm_Call *c) {

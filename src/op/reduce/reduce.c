@@ -303,7 +303,13 @@ static dm_Tensor *others(dm_X *x, dm_Tensor *v, unsigned mask) {
    x_i; with exactly one zero only its own element has a gradient, the product of the
    rest; with more zeros none has. `rest` is x with its zeros replaced by 1, so that no
    division by zero occurs. That has no second gradient at a zero, and so another way is taken
-   where one is asked for. */
+   where one is asked for. Data of the CPU are read once to see whether there is a zero at all.
+ */
+static bool has_no_zero(dm_X *x, dm_Tensor *v) {
+  if (x->st != DM_OK || v->device.type != DM_CPU) return false;
+  dm_Tensor *all = dm_x(x, DM_OP_all, NULL, 1, v);
+  return all && *(const uint8_t *)dm_tensor_data(all);
+}
 void prod_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_SumAttr *a = DM_ATTR(dm_SumAttr, g);
@@ -316,11 +322,15 @@ void prod_grad(dm_Grad *g) {
     g->gx[0] = x_mul(x, gy, others(x, v, mask));
     return;
   }
+  const dm_SumAttr keep = {a->dim, 1, DM_NO_DTYPE};
+  if (has_no_zero(x, v)) {
+    g->gx[0] = x_div(x, x_mul(x, dm_x(x, DM_OP_prod, &keep, 1, v), gy), v);
+    return;
+  }
   dm_Tensor *zero = dm_x_number(x, 0), *one = dm_x_number(x, 1);
   dm_Tensor *is_zero = dm_x(x, DM_OP_eq, NULL, 2, v, zero);
   dm_Tensor *n_zero = x_sum(x, is_zero, a->dim, true);
   dm_Tensor *rest = x_where(x, is_zero, one, v);
-  const dm_SumAttr keep = {a->dim, 1, DM_NO_DTYPE};
   dm_Tensor *p = x_mul(x, dm_x(x, DM_OP_prod, &keep, 1, rest), gy);
   dm_Tensor *none = dm_x(x, DM_OP_eq, NULL, 2, n_zero, zero);
   dm_Tensor *single = dm_x(x, DM_OP_eq, NULL, 2, n_zero, one);
