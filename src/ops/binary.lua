@@ -58,14 +58,14 @@ op.binary "minimum" {
 op.binary "fmod" {
   tensors = "x, other#",
   saves = "I0 I1",
-  flags = "inplace pointwise layout widen",
+  flags = "inplace pointwise layout",
   doc = "remainder with the sign of x",
 }
 
 op.binary "remainder" {
   tensors = "x#, other#",
   saves = "I0 I1",
-  flags = "inplace pointwise layout widen",
+  flags = "inplace pointwise layout",
   doc = "remainder with the sign of other, as Lua's %",
 }
 

@@ -103,7 +103,6 @@ op.kernel "norm" {
   options = {"p:num=2", "dim:dims=none", "keepdim:bool=0", "dtype:dtype=none"},
   saves = "I0 O0",
   autocast = {cuda = "fp32_set_opt_dtype"},
-  flags = "widen",
   doc = "(sum of |x|^p)^(1/p); p may be inf, -inf or 0, or a word: fro (2), nuc (the sum of a "
     .. "matrix's singular values)",
 }
@@ -121,7 +120,6 @@ op.kernel "logsumexp" {
   saves = "I0 O0",
   autocast = {cuda = "fp32"},
   attr = "dm_DimsAttr",
-  flags = "widen",
   doc = "log of the sum of exp(x), without overflow",
 }
 
@@ -429,7 +427,6 @@ op.composed "diff" {
 op.composed "trapezoid" {
   tensors = "y, x?",
   options = {"dx:num=1", "dim:dim=-1"},
-  flags = "widen",
   autocast = {cuda = "fp32"},
   doc = "integral along a dim by the trapezoidal rule, of points dx apart or at x",
 }

@@ -259,10 +259,14 @@ void minimum_grad(dm_Grad *g) { choose_grad(g, DM_OP_gt); }
 static void modulo_grad(dm_Grad *g, int64_t mode) {
   dm_X *x = g->x;
   if (g->need[0]) g->gx[0] = g->gy[0];
-  if (g->need[1]) {
-    dm_Tensor *q = dm_x(x, DM_OP_div, &mode, 2, g->in[0], g->in[1]);
-    g->gx[1] = x_scale(x, x_mul(x, g->gy[0], q), -1);
+  if (!g->need[1]) return;
+  if (mode == DM_ROUND_TRUNC && !g->create_graph) {
+    g->gx[1] = x_partial(x, DM_TRIPLE_trunc_back, 0, g->gy[0], g->in[0], g->in[1]);
+    return;
   }
+  dm_Tensor *a = dm_x_widen(x, g->in[0]), *b = dm_x_widen(x, g->in[1]);
+  dm_Tensor *q = dm_x(x, DM_OP_div, &mode, 2, a, b);
+  g->gx[1] = x_scale(x, x_mul(x, dm_x_widen(x, g->gy[0]), q), -1);
 }
 /* fmod truncates the quotient, remainder rounds it down. */
 void fmod_grad(dm_Grad *g) { modulo_grad(g, DM_ROUND_TRUNC); }

@@ -46,12 +46,14 @@ dm_status diff_compose(dm_Call *c, dm_X *x) {
 }
 
 /* The trapezoidal rule for a constant step, whose half is h: 2 h times the sum of y along dim
-   without half of its two ends, as in PyTorch. */
+   without half of its two ends, as in PyTorch; of 16 bits in float32. */
 static dm_Tensor *even_trapezoid(dm_X *x, dm_Tensor *y, int64_t dim, double h) {
+  const int64_t sums = dm_is_low(y->dtype) ? DM_F32 : DM_NO_DTYPE;
+  const dm_SumAttr along = {{1, {dim}}, false, sums};
   dm_Tensor *first = dm_x(x, DM_OP_select, &(int64_t[2]){dim, 0}, 1, y);
   dm_Tensor *last = dm_x(x, DM_OP_select, &(int64_t[2]){dim, -1}, 1, y);
-  dm_Tensor *ends = x_scale(x, x_add(x, first, last), h);
-  return x_sub(x, x_scale(x, x_sum(x, y, (dm_Ints){1, {dim}}, false), 2 * h), ends);
+  dm_Tensor *ends = x_scale(x, x_add(x, dm_x_widen(x, first), dm_x_widen(x, last)), h);
+  return x_sub(x, x_scale(x, dm_x(x, DM_OP_sum, &along, 1, y), 2 * h), ends);
 }
 
 /* The trapezoidal rule along dim: sum over i of (y_i + y_(i+1)) / 2 * (x_(i+1) - x_i),
@@ -69,10 +71,15 @@ dm_status trapezoid_compose(dm_Call *c, dm_X *x) {
     c->out[0] = x_sum(x, y, along, false);
     return x->st;
   }
+  const dm_DType to = dm_result_dtype(c->n_in, c->in);
   if (!at) {
     c->out[0] = even_trapezoid(x, y, dim, a->dx / 2);
+    if (dm_is_low(to)) c->out[0] = x_cast(x, c->out[0], to);
     return x->st;
   }
+  y = dm_x_widen(x, y);
+  at = dm_x_widen(x, at);
+  DM_TRY(x->st);
   dm_Tensor *sum = x_add(x, later(x, y, dim), earlier(x, y, dim));
   if (at->ndim <= y->ndim) {
     int64_t shape[DM_MAX_DIM];
@@ -89,6 +96,7 @@ dm_status trapezoid_compose(dm_Call *c, dm_X *x) {
                    DM_SHAPE(y), DM_SHAPE(c->in[1]), (long long)n);
   sum = x_mul(x, sum, x_sub(x, later(x, at, own), earlier(x, at, own)));
   c->out[0] = x_scale(x, x_sum(x, sum, along, false), 0.5);
+  if (dm_is_low(to)) c->out[0] = x_cast(x, c->out[0], to);
   return x->st;
 }
 

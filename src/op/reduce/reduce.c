@@ -13,6 +13,7 @@
 #include "op/reduce/reduce.h"
 
 #include "base/error.h"
+#include "base/triple.h"
 #include "cpu/vec.h"
 #include "op/pointwise/pointwise.h"
 
@@ -474,8 +475,11 @@ void norm_grad(dm_Grad *g) {
   const dm_Meta *m = dm_in_meta(g, 0);
   const unsigned mask = dm_dims_bits(m->ndim, a->dim);
   dm_Tensor *v = a->dtype >= 0 ? x_cast(x, g->in[0], (dm_DType)a->dtype) : g->in[0];
-  dm_Tensor *gy = x_keepdim(x, g->gy[0], m, mask), *y = x_keepdim(x, g->out[0], m, mask);
+  dm_Tensor *gy = dm_x_widen(x, x_keepdim(x, g->gy[0], m, mask));
+  dm_Tensor *y = dm_x_widen(x, x_keepdim(x, g->out[0], m, mask));
   dm_Tensor *zero = dm_x_number(x, 0);
+  const bool scales = a->p == 2.0 && !g->create_graph; /* in one pass */
+  if (!scales) v = dm_x_widen(x, v);
   if (a->p == 0.0) {
     g->gx[0] = x_zeros_like(x, v);
     return;
@@ -500,7 +504,8 @@ void norm_grad(dm_Grad *g) {
     scale = x_div(x, gy, x_pow(x, y, a->p - 1));
   }
   scale = x_where(x, none, zero, scale);
-  g->gx[0] = x_mul(x, top, scale);
+  g->gx[0] = scales ? x_partial(x, DM_TRIPLE_product_back, 1, v, scale, NULL)
+                    : x_mul(x, top, scale);
 }
 
 /* ---- logsumexp: s->a the maximum m, s->b the sum of e^(x - m), see dm_lse_join; y = m
@@ -544,5 +549,11 @@ void logsumexp_grad(dm_Grad *g) {
   const dm_Meta *m = dm_in_meta(g, 0);
   const unsigned mask = dm_dims_bits(m->ndim, DM_ATTR(dm_DimsAttr, g)->dim);
   dm_Tensor *y = x_keepdim(x, g->out[0], m, mask), *gy = x_keepdim(x, g->gy[0], m, mask);
-  g->gx[0] = x_mul(x, gy, x_unary(x, DM_OP_exp, x_sub(x, g->in[0], y)));
+  if (!g->create_graph) {
+    gy = x_expand(x, gy, m->ndim, m->shape);
+    g->gx[0] = x_partial(x, DM_TRIPLE_lse_back, 0, gy, g->in[0], y);
+    return;
+  }
+  dm_Tensor *off = x_sub(x, dm_x_widen(x, g->in[0]), dm_x_widen(x, y));
+  g->gx[0] = x_mul(x, dm_x_widen(x, gy), x_unary(x, DM_OP_exp, off));
 }
