@@ -470,8 +470,10 @@ static void *random_items(const dm_Kernel *kn, int64_t n) {
 /* Few rows with a b that lies turned: the bits of the tile of the same numbers. */
 static void check_turned(const dm_Kernel *kn, dm_DType from, int m) {
   const int n = 1 + (int)below(kn->nr);
-  const int64_t k = below(90), b_cs = k + below(3), c_rs = n + below(3);
   const int64_t es = dm_dtype_size(kn->type), from_es = kn->pairs ? es : dm_dtype_size(from);
+  const int64_t k = below(90), c_rs = n + below(3);
+  /* columns may lie 4096 bytes apart, which is read in another order */
+  const int64_t b_cs = below(3) == 0 ? 4096 / from_es : k + below(3);
   char *const a = random_items(kn, k * m);
   char *const b = kn->pairs ? random_items(kn, n * b_cs) : random_array(from, n * b_cs);
   char *const rows = new_array(kn->type, k * n);
@@ -1313,7 +1315,8 @@ static void check_formulas(const dm_Loops *a, const dm_Loops *b) {
   }
   for (int i = 0; i < DM_N_TRIPLE; i++) {
     const bool may_fuse = i == DM_TRIPLE_xlogy_back || i == DM_TRIPLE_xlog1py_back ||
-                          i == DM_TRIPLE_logaddexp_back || i == DM_TRIPLE_glu_back;
+                          i == DM_TRIPLE_logaddexp_back || i == DM_TRIPLE_glu_back ||
+                          i == DM_TRIPLE_lse_back;
     check(alike(a->triple[i].f32, b->triple[i].f32, may_fuse ? close_by : same_bits, 0.5),
           "triple, plain and wide");
   }
@@ -1362,7 +1365,7 @@ static bool is_as_floats(const dm_Pointwise *fn, dm_BlockBrief *brief, dm_DType 
 }
 static bool are_as_floats(const dm_Pointwise *fn, int n_in, int *count) {
   const dm_DType dtype[DM_N_BRIEF] = {DM_F32, DM_F16, DM_BF16};
-  const int numbers[DM_N_FORM] = {0, 1 << (n_in - 1), n_in == 2 ? 1 : 6};
+  const int numbers[DM_N_FORM] = {0, 1 << (n_in - 1), n_in == 2 ? 1 : 6, 1};
   bool ok = true;
   for (int form = 0; form < DM_N_FORM; form++)
     for (int type = 0; type < DM_N_BRIEF; type++) {
