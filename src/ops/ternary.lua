@@ -69,8 +69,8 @@ op.kernel "addcdiv" {
 
 op.kernel "triple_backward" {
   tensors = "gy, a, b?",
-  options = {"formula:int", "p:num"},
+  options = {"formula:int", "p:num", "wide:bool"},
   gradient = false,
   flags = "hidden pointwise layout",
-  doc = "gy times a partial derivative of an op of several operands",
+  doc = "gy times a partial derivative of an op of several operands; wide: float32 of 16 bits",
 }

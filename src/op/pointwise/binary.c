@@ -166,9 +166,18 @@ void sub_grad(dm_Grad *g) {
 }
 
 /* y = a b: gy b, and gy a. */
+/* What is summed for an operand that was broadcast is float32. */
 void mul_grad(dm_Grad *g) {
-  if (g->need[0]) g->gx[0] = x_mul(g->x, g->gy[0], g->in[1]);
-  if (g->need[1]) g->gx[1] = x_mul(g->x, g->gy[0], g->in[0]);
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0];
+  for (int i = 0; i < 2; i++) {
+    if (!g->need[i]) continue;
+    const dm_Meta *m = dm_in_meta(g, i);
+    const bool sums = dm_is_low(gy->dtype) && dm_numel(m->ndim, m->shape) < gy->numel;
+    if (!sums) g->gx[i] = x_mul(x, gy, g->in[1 - i]);
+    else if (g->create_graph) g->gx[i] = x_mul(x, dm_x_widen(x, gy), g->in[1 - i]);
+    else g->gx[i] = x_wide_product(x, gy, g->in[1 - i]);
+  }
 }
 
 /* y = a / b: gy / b, and -gy (a / b) / b, which does not square b. A rounded quotient is

@@ -531,8 +531,13 @@ dm_Tensor *x_cast(dm_X *x, dm_Tensor *a, dm_DType to) {
 
 dm_Tensor *x_partial(dm_X *x, int formula, double p, dm_Tensor *gy, dm_Tensor *a,
                      dm_Tensor *b) {
-  const dm_TripleBackwardAttr attr = {formula, p};
+  const dm_TripleBackwardAttr attr = {formula, p, false};
   return dm_x(x, DM_OP_triple_backward, &attr, b ? 3 : 2, gy, a, b);
+}
+
+dm_Tensor *x_wide_product(dm_X *x, dm_Tensor *gy, dm_Tensor *a) {
+  const dm_TripleBackwardAttr attr = {DM_TRIPLE_product_back, 1, true};
+  return dm_x(x, DM_OP_triple_backward, &attr, 2, gy, a);
 }
 
 /* A mask, or another tensor, in t's dtype, so that it can be multiplied. */

@@ -39,6 +39,8 @@ dm_Tensor *x_constant_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b);
 /* gy times a partial derivative, a formula of base/triple.inc of gy, a and perhaps b, with its
    number p, in one pass; it has no gradient itself. */
 dm_Tensor *x_partial(dm_X *x, int formula, double p, dm_Tensor *gy, dm_Tensor *a, dm_Tensor *b);
+/* gy a in float32, of 16 bits, for a sum. */
+dm_Tensor *x_wide_product(dm_X *x, dm_Tensor *gy, dm_Tensor *a);
 /* norm p along a dim */
 dm_Tensor *x_norm(dm_X *x, dm_Tensor *a, double p, int64_t dim, bool keepdim);
 /* sum over dims (n = -1: all), keeping them as size 1 or not */

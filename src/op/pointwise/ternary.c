@@ -224,7 +224,9 @@ void addcdiv_grad(dm_Grad *g) {
 
 /* gy has the shape to which the operands broadcast, and the result's dtype, or float32. */
 dm_status triple_backward_rule(dm_Call *c) {
-  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  const dm_DType t = (dm_DType)c->in[0]->dtype;
+  dm_out_like(c, 0, c->in[0],
+              DM_ATTR(dm_TripleBackwardAttr, c)->wide ? dm_compute_dtype(t) : t);
   return DM_OK;
 }
 dm_status triple_backward_cpu(dm_Call *c) {
