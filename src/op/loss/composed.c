@@ -54,8 +54,8 @@ void huber_term_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = x_scale(x, gx, -1);
 }
 
-/* The Huber loss of each element of the operands, over `unit`, reduced as the first attribute says.
-   In 16 bits the elements are float32, and the result is rounded once. Shapes that do not
+/* The Huber loss of each element of the operands, over `unit`, reduced as the first attribute
+   says. In 16 bits the elements are float32, and the result is rounded once. Shapes that do not
    broadcast are refused by the loss's own name. */
 static dm_status huber(dm_Call *c, dm_X *x, double bound, double unit) {
   const dm_HuberTermAttr a = {bound, unit};

@@ -504,8 +504,8 @@ void norm_grad(dm_Grad *g) {
     scale = x_div(x, gy, x_pow(x, y, a->p - 1));
   }
   scale = x_where(x, none, zero, scale);
-  g->gx[0] = scales ? x_partial(x, DM_TRIPLE_product_back, 1, v, scale, NULL)
-                    : x_mul(x, top, scale);
+  g->gx[0] =
+      scales ? x_partial(x, DM_TRIPLE_product_back, 1, v, scale, NULL) : x_mul(x, top, scale);
 }
 
 /* ---- logsumexp: s->a the maximum m, s->b the sum of e^(x - m), see dm_lse_join; y = m
