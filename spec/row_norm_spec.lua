@@ -8,7 +8,7 @@ local LENGTHS = {3, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 47, 48, 63, 64, 65, 
 -- What rounds once: a result, and a gradient of several terms.
 local ROUNDING = {float32 = 2 ^ -21, bfloat16 = 2 ^ -8, float16 = 2 ^ -11}
 local ROWS = 5
-local EPS = 1e-2 -- so large that what is left of almost equal numbers is not all rounding
+local EPS = 1e-2 -- so large that differences of almost equal numbers are not all rounding
 
 local FORMS = {
   layer_norm = function(x, n, w, b)

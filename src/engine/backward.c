@@ -636,7 +636,7 @@ static dm_Tensor *sum_so_far(const dm_Node *n, bool create) {
 
 /* Does a 16-bit gradient of the node sum over a dim along which its input was broadcast? Only
    nodes that saved something count: the gradient of the others is gy itself. That of mul widens
-   what it sums, and no more. */
+   its sums' products alone. */
 static bool sums_products(const dm_Node *n, const bool *need) {
   const dm_Tensor *gy = n->gy[0];
   if (!gy || !dm_is_low(gy->dtype) || !(n->op->flags & F_POINTWISE) || n->n_saved == 0 ||

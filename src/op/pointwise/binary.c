@@ -166,7 +166,7 @@ void sub_grad(dm_Grad *g) {
 }
 
 /* y = a b: gy b, and gy a. */
-/* What is summed for an operand that was broadcast is float32. */
+/* The products that are summed for an operand that was broadcast are float32. */
 void mul_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *gy = g->gy[0];
