@@ -1,6 +1,7 @@
-/* The pointwise ops of up to three operands (where, clamp, lerp, addcmul, Huber losses). Their
+/* The pointwise ops of up to three operands (where, clamp, lerp, addcmul, losses). Their
    formulas are the CPU's, base/triple.inc. p and q are bounds or a factor; for integers they
    saturate in int64. */
+#include "base/pair_floats.h"
 #include "kernels/own.cuh"
 #include "kernels/pointwise.cuh"
 #include "kernels/vector.cuh"
@@ -33,43 +34,46 @@ extern "C" {
 #undef U
 #undef hypot
 
-/* The formulas of N operands in one functor, and the gradients in another, whose logarithms
-   take registers; `op` selects. */
+/* The formulas of N operands in one functor, and the gradients and the losses in two others,
+   whose logarithms take registers; `op` selects. */
 enum Triple {
 #define TRIPLE(NAME, N, ...) NAME##_id,
 #include "base/triple.inc"
 };
-static constexpr DM_HD bool is_gradient(Triple id) { return id >= product_back_id; }
-template <int N, bool gradient, class C> struct Triples {
+enum Group { PLAIN, GRADIENT, LOSS };
+static constexpr DM_HD Group group_of(Triple id) {
+  return id >= shifted_difference_id ? LOSS : id >= product_back_id ? GRADIENT : PLAIN;
+}
+template <int N, Group group, class C> struct Triples {
   C p, q, op;
   template <int V> __device__ void all(const C (*x)[V], C *y) const {
     switch ((int)op) {
-#define TRIPLE(NAME, OPERANDS, ...)                                    \
-  case NAME##_id:                                                      \
-    if constexpr (N == OPERANDS && is_gradient(NAME##_id) == gradient) \
-      return dm_each<N, V>(NAME##_triple<C>{p, q}, x, y);              \
+#define TRIPLE(NAME, OPERANDS, ...)                              \
+  case NAME##_id:                                                \
+    if constexpr (N == OPERANDS && group_of(NAME##_id) == group) \
+      return dm_each<N, V>(NAME##_triple<C>{p, q}, x, y);        \
     break;
 #include "base/triple.inc"
     }
     for (int i = 0; i < V; i++) y[i] = 0;
   }
 };
-template <int N, bool gradient, class C>
-static constexpr bool dm_switches<Triples<N, gradient, C>> = true;
+template <int N, Group group, class C>
+static constexpr bool dm_switches<Triples<N, group, C>> = true;
 
 /* Computes in the output's dtype, integers in int64. A mask is the first operand, read as a
    number of that dtype. */
-template <int N, bool gradient> struct TriplesOf {
-  template <class C> using Functor = Triples<N, gradient, C>;
+template <int N, Group group> struct TriplesOf {
+  template <class C> using Functor = Triples<N, group, C>;
 };
-template <int N, bool gradient = false>
+template <int N, Group group = PLAIN>
 static dm_status run(Triple op, dm_Tensor *out, dm_Tensor *const *in, double p, double q) {
-  typedef TriplesOf<N, gradient> F;
+  typedef TriplesOf<N, group> F;
   const dm_DType dtype = (dm_DType)out->dtype;
   if (dm_is_float(dtype))
     return dm_pointwise_any<F::template Functor, F::template Functor, N>(out, in, dtype, p, q,
                                                                          op);
-  const Triples<N, gradient, int64_t> whole = {dm_saturate_i64(p), dm_saturate_i64(q), op};
+  const Triples<N, group, int64_t> whole = {dm_saturate_i64(p), dm_saturate_i64(q), op};
   return dm_strided<int64_t, N>(out, in, whole);
 }
 
@@ -104,25 +108,20 @@ DM_CUDA_KERNEL(addcdiv_cuda) {
   return run<3>(addcdiv_id, c->out[0], c->in, DM_ATTR(dm_ValueAttr, c)->value, 0);
 }
 
-/* The Huber loss of each element, of a prediction and a target at the distance d: d^2 / 2 up to
-   `bound` and a line beyond it, both divided by `unit`. smooth_l1_loss has unit = bound = beta,
-   huber_loss has unit = 1 and bound = delta, and mse_loss unit = 1 / 2 and no bound. The second
-   kernel multiplies gy by the derivative in the prediction, d / unit, which ends at +-bound /
-   unit. */
-DM_CUDA_KERNEL(huber_term_cuda) {
-  const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
-  const Triple formula = isinf(a->bound) ? square_difference_id : huber_term_id;
-  return run<2>(formula, c->out[0], c->in, a->bound, a->unit);
+/* The loss of each element, of 2 or 3 operands, and gy times its derivative. */
+static dm_status loss_term(dm_Call *c) {
+  const dm_LossTermAttr *a = DM_ATTR(dm_LossTermAttr, c);
+  const Triple formula = (Triple)a->formula;
+  return c->n_in == 2 ? run<2, LOSS>(formula, c->out[0], c->in, a->p, a->q)
+                      : run<3, LOSS>(formula, c->out[0], c->in, a->p, a->q);
 }
-DM_CUDA_KERNEL(huber_backward_cuda) {
-  const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
-  return run<3>(huber_backward_id, c->out[0], c->in, a->bound, a->unit);
-}
+DM_CUDA_KERNEL(loss_term_cuda) { return loss_term(c); }
+DM_CUDA_KERNEL(loss_backward_cuda) { return loss_term(c); }
 
 /* gy times a partial derivative. */
 DM_CUDA_KERNEL(triple_backward_cuda) {
   const dm_TripleBackwardAttr *a = DM_ATTR(dm_TripleBackwardAttr, c);
   const Triple formula = (Triple)a->formula;
-  return c->n_in == 2 ? run<2, true>(formula, c->out[0], c->in, a->p, 0)
-                      : run<3, true>(formula, c->out[0], c->in, a->p, 0);
+  return c->n_in == 2 ? run<2, GRADIENT>(formula, c->out[0], c->in, a->p, 0)
+                      : run<3, GRADIENT>(formula, c->out[0], c->in, a->p, 0);
 }

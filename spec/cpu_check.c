@@ -1307,8 +1307,7 @@ static void check_formulas(const dm_Loops *a, const dm_Loops *b) {
   for (int i = 0; i < DM_N_PAIR; i++) {
     const char *name = i < DM_N_OP ? dm_ops[i].name : "a pair's second form";
     const bool may_fuse = i == DM_OP_logaddexp || i == DM_OP_logaddexp2 || i == DM_OP_xlogy ||
-                          i == DM_OP_special_xlog1py || i == DM_OP_log_loss ||
-                          i == DM_OP_logits_loss || i == DM_OP_atan2 || i == DM_OP_glu_term;
+                          i == DM_OP_special_xlog1py || i == DM_OP_atan2 || i == DM_OP_glu_term;
     snprintf(what, sizeof what, "%s, plain and wide", name);
     if (a->pair[i].f32)
       check(alike(a->pair[i].f32, b->pair[i].f32, may_fuse ? close_by : same_bits, 0.5), what);
@@ -1316,7 +1315,8 @@ static void check_formulas(const dm_Loops *a, const dm_Loops *b) {
   for (int i = 0; i < DM_N_TRIPLE; i++) {
     const bool may_fuse = i == DM_TRIPLE_xlogy_back || i == DM_TRIPLE_xlog1py_back ||
                           i == DM_TRIPLE_logaddexp_back || i == DM_TRIPLE_glu_back ||
-                          i == DM_TRIPLE_lse_back;
+                          i == DM_TRIPLE_lse_back || i == DM_TRIPLE_gaussian ||
+                          (i >= DM_TRIPLE_log_loss && i < DM_TRIPLE_hinge);
     check(alike(a->triple[i].f32, b->triple[i].f32, may_fuse ? close_by : same_bits, 0.5),
           "triple, plain and wide");
   }

@@ -96,6 +96,152 @@ describe("losses as modules", function()
   end)
 end)
 
+-- Each loss of single elements with operands off its kinks, and options.
+local function elementwise(dtype, rows, columns)
+  rows, columns = rows or 4, columns or 5
+  local function t(low, high) return dm.empty(rows, columns):uniform_(low, high):to(dtype) end
+  local signs = (dm.arange(rows * columns):remainder(2) * 2 - 1):view(rows, columns):to(dtype)
+  return {
+    {"mse_loss", t(-1, 1), t(-1, 1)}, {"huber_loss", t(-1, 1), t(-1, 1), {delta = 0.4}},
+    {"smooth_l1_loss", t(-1, 1), t(-1, 1), {beta = 0.4}},
+    {"binary_cross_entropy", t(0.1, 0.9), t(0, 1)},
+    {"binary_cross_entropy_with_logits", t(-3, 3), t(0, 1)},
+    {"soft_margin_loss", t(-3, 3), signs}, {"multilabel_soft_margin_loss", t(-3, 3), t(0, 1)},
+    {"kl_div", t(-2, 0), t(0.1, 1)}, {"kl_div", t(-2, 0), t(-2, 0), {log_target = true}},
+    {"poisson_nll_loss", t(-1, 1), t(0, 3), {full = true}},
+    {"poisson_nll_loss", t(0.5, 2), t(0, 3), {log_input = false}},
+    {"gaussian_nll_loss", t(-1, 1), t(-1, 1), t(0.2, 1)},
+    {"hinge_embedding_loss", t(-1, 0.4), signs, {margin = 0.5}},
+    {"margin_ranking_loss", t(-1, 1), t(-1, 1), signs, {margin = 0.3}},
+  }
+end
+-- The loss of a case, and its tensors, which want gradients unless they are labels.
+local function leaves(case)
+  local args, tensors = {table.unpack(case, 2)}, {}
+  for i, v in ipairs(args) do
+    if dm.is_tensor(v) then
+      local label = i > 1 and v:abs():eq(1):all():item()
+      args[i] = v:detach():clone():requires_grad_(not label)
+      if not label then tensors[#tensors + 1] = args[i] end
+    end
+  end
+  return F[case[1]](table.unpack(args)), tensors
+end
+
+describe("losses of single elements", function()
+  it("have the gradients of one pass and of a graph alike", function()
+    for _, case in ipairs(elementwise "float64") do
+      local loss, tensors = leaves(case)
+      local plain = dm.autograd.grad(loss, tensors, {retain_graph = true})
+      local graph = dm.autograd.grad(loss, tensors, {create_graph = true})
+      for i = 1, #tensors do
+        assert.near(0, (plain[i] - graph[i]):abs():max():item(), 1e-14, case[1])
+      end
+    end
+  end)
+
+  it("round losses of 16 bits once, after their mean", function()
+    for _, dtype in ipairs{"bfloat16", "float16"} do
+      for _, case in ipairs(elementwise(dtype)) do
+        local wide = {case[1]}
+        for i = 2, #case do wide[i] = dm.is_tensor(case[i]) and case[i]:float() or case[i] end
+        local loss, tensors = leaves(case)
+        local exact, of = leaves(wide)
+        assert.is_true(exact:to(dtype):equal(loss), case[1])
+        loss:backward()
+        exact:backward()
+        for i, t in ipairs(tensors) do
+          assert.equal(dtype, t.grad.dtype)
+          local off = (t.grad:float() - of[i].grad):abs():max():item()
+          assert.is_true(off <= dm.finfo(dtype).eps * of[i].grad:abs():max():item(), case[1])
+        end
+      end
+    end
+  end)
+
+  it("have the means and sums of their elements, to the bit", function()
+    local function turned(v) return dm.is_tensor(v) and v:t():contiguous():t() or v end
+    for _, dtype in ipairs{"float32", "float64"} do
+      for _, shape in ipairs{{1, 1}, {3, 1025}, {301, 700}} do
+        for _, case in ipairs(elementwise(dtype, table.unpack(shape))) do
+          local args = {table.unpack(case, 2)}
+          local options = type(args[#args]) == "table" and table.remove(args) or {}
+          local function by(reduction, change)
+            local all, with = {}, {reduction = reduction}
+            for k, v in pairs(options) do with[k] = v end
+            for i, v in ipairs(args) do all[i] = change and change(v) or v end
+            all[#all + 1] = with
+            return F[case[1]](table.unpack(all))
+          end
+          local each = by "none"
+          assert.is_true(each:mean():equal(by "mean"), case[1])
+          assert.is_true(each:sum():equal(by "sum"), case[1])
+          assert.near(each:mean():item(), by("mean", turned):item(), 1e-5 * each:abs():max():item())
+        end
+      end
+    end
+  end)
+
+  it("have gradients of float64 where one operand is of float64", function()
+    local x, t = dm.rand(6):double(), dm.rand(6)
+    for _, args in ipairs{{"kl_div", x, t}, {"gaussian_nll_loss", x, t, 0.3}, {"mse_loss", x, t}} do
+      local a = x:clone():requires_grad_()
+      F[args[1]](a, table.unpack(args, 3)):backward()
+      local b = x:clone():requires_grad_()
+      F[args[1]](b, t:double(), args[4]):backward()
+      assert.is_true(a.grad:equal(b.grad), args[1])
+    end
+  end)
+
+  it("of labels take the predictions' dtype", function()
+    local x, y = dm.randn(3):bfloat16(), dm.tensor{1.0, -1.0, 1.0}
+    assert.equal("bfloat16", F.hinge_embedding_loss(x, y).dtype)
+    assert.equal("float32", F.hinge_embedding_loss(x:float(), y:double()).dtype)
+  end)
+
+  it("are finite for predictions that are infinite and right", function()
+    local x = dm.tensor({math.huge, -math.huge}, {requires_grad = true})
+    local loss = F.soft_margin_loss(x, dm.tensor{1.0, -1.0})
+    loss:backward()
+    assert.equal(0, loss:item())
+    assert.same({0, 0}, x.grad:abs():totable())
+  end)
+
+  it("refuse shapes that do not broadcast, by their own name", function()
+    for name in ("mse_loss binary_cross_entropy soft_margin_loss kl_div poisson_nll_loss "
+      .. "hinge_embedding_loss multilabel_soft_margin_loss"):gmatch "%S+" do
+      refuses(name .. ": .*{4, 3}.*{4, 2}", F[name], dm.rand(4, 3), dm.rand(4, 2))
+    end
+  end)
+end)
+
+describe("distances of vectors", function()
+  it("have a gradient of 0 where the vectors are the same", function()
+    for _, dtype in ipairs{"float32", "bfloat16"} do
+      local x = dm.randn(3, 40):to(dtype):requires_grad_()
+      local y = x:detach():clone():requires_grad_()
+      local d = F.pairwise_distance(x, y, {eps = 0}):sum() + dm.dist(x, y)
+      assert.equal(0, d:item())
+      d:backward()
+      for _, t in ipairs{x, y} do assert.equal(0, t.grad:abs():max():item()) end
+    end
+  end)
+
+  it("are those of the norm of the difference", function()
+    for dtype, off in pairs{float32 = 1e-6, float64 = 1e-14} do
+      local function same(a, b) assert.near(0, (a / b - 1):abs():max():item(), off) end
+      local x, y = dm.randn(5, 1030):to(dtype), dm.randn(5, 1030):to(dtype)
+      local apart = x - y + 1e-6
+      same(F.pairwise_distance(x, y), apart:norm{dim = 2})
+      same(F.pairwise_distance(x, y, {keepdim = true}), apart:norm{dim = 2, keepdim = true})
+      same(dm.dist(x, y), (x - y):norm())
+      same(F.pairwise_distance(x:t(), y:t()), apart:t():norm{dim = 2})
+      same(F.pairwise_distance(x, y[1]), (x - y[1] + 1e-6):norm{dim = 2})
+      assert.is_true(F.pairwise_distance(x, y)[3]:equal(F.pairwise_distance(x[3], y[3])))
+    end
+  end)
+end)
+
 describe("ctc_loss", function()
   local function logits() return dm.randn({6, 2, 5}, {requires_grad = true}) end
   local targets = int{{2, 3, 3}, {4, 2, 5}}

@@ -12,7 +12,6 @@ op.composed "cosine_similarity" {
 op.composed "pairwise_distance" {
   tensors = "x1, x2",
   options = {"p:num=2", "eps:num=1e-6", "keepdim:bool=0"},
-  flags = "widen",
   autocast = {cuda = "fp32"},
   doc = "norm of x1 - x2 + eps along the last dim",
 }
@@ -60,7 +59,6 @@ op.composed "dist" {
   options = {"p:num=2"},
   autocast = {cuda = "fp32"},
   attr = "dm_PNormAttr",
-  flags = "widen",
   doc = "norm of x - other",
 }
 

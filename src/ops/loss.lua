@@ -81,21 +81,34 @@ op.composed "l1_loss" {
   doc = "|x - target|",
 }
 
-op.kernel "huber_term" {
-  tensors = "x, target",
-  options = {"bound:num", "unit:num"},
-  saves = "I0 I1",
+op.kernel "loss_term" {
+  tensors = "x, target, other?",
+  options = {"formula:int", "p:num", "q:num"},
+  saves = "I0 I1 I2",
   flags = "hidden pointwise layout",
-  doc = "huber_loss of each element, with delta bound, over unit",
+  doc = "the loss of each element by a formula of base/triple.inc, before its reduction",
 }
 
-op.kernel "huber_backward" {
+op.kernel "loss_backward" {
   tensors = "gy, x, target",
-  options = {"bound:num", "unit:num"},
+  options = {"formula:int", "p:num", "q:num"},
   gradient = false,
   flags = "hidden pointwise layout",
-  attr = "dm_HuberTermAttr",
-  doc = "gradient of huber_term in x",
+  attr = "dm_LossTermAttr",
+  doc = "gradient of loss_term in x by a formula of base/triple.inc",
+}
+
+op.kernel "reduce_formula" {
+  tensors = "x, target, other?",
+  options = {
+    "formula:int", "p:num", "q:num", "reduction:enum(none|mean|sum|batchmean|norm)=mean",
+    "last:bool=0",
+  },
+  saves = "I0 I1 I2 O0",
+  cuda = false,
+  flags = "hidden",
+  doc = "loss_term reduced to its mean, sum or 2-norm, over the last dim or all, without a tensor "
+    .. "of its elements",
 }
 
 op.composed "smooth_l1_loss" {
@@ -112,27 +125,12 @@ op.composed "huber_loss" {
   doc = "d^2 / 2 where d = |x - target| < delta, else delta (d - delta / 2)",
 }
 
-op.binary "log_loss" {
-  tensors = "x, target",
-  saves = "I0 I1",
-  flags = "hidden widen",
-  doc = "binary_cross_entropy of each element",
-}
-
 op.composed "binary_cross_entropy" {
   tensors = "x, target, weight?",
   options = {"reduction:enum(none|mean|sum)=mean"},
   autocast = {cpu = "fp32", cuda = "banned"},
   attr = "dm_ReductionAttr",
-  flags = "widen",
   doc = "-(target log x + (1 - target) log(1 - x)), x being probabilities",
-}
-
-op.binary "logits_loss" {
-  tensors = "x, target",
-  saves = "I0 I1",
-  flags = "hidden widen",
-  doc = "binary_cross_entropy_with_logits of each element",
 }
 
 op.composed "binary_cross_entropy_with_logits" {
@@ -141,7 +139,6 @@ op.composed "binary_cross_entropy_with_logits" {
   compose = "bce_with_logits_compose",
   autocast = "fp32",
   attr = "dm_ReductionAttr",
-  flags = "widen",
   doc = "binary_cross_entropy of sigmoid(x), without overflow",
 }
 
@@ -150,7 +147,6 @@ op.composed "soft_margin_loss" {
   options = {"reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
   attr = "dm_ReductionAttr",
-  flags = "widen",
   doc = "log(1 + exp(-target x)), targets being 1 or -1",
 }
 
@@ -158,7 +154,6 @@ op.composed "multilabel_soft_margin_loss" {
   tensors = "x, target, weight?",
   options = {"reduction:enum(none|mean|sum)=mean"},
   attr = "dm_ReductionAttr",
-  flags = "widen",
   autocast = {cuda = "fp32"},
   doc = "mean over the classes (the last dim) of binary_cross_entropy_with_logits",
 }
@@ -167,7 +162,6 @@ op.composed "kl_div" {
   tensors = "x, target",
   options = {"reduction:enum(none|mean|sum|batchmean)=mean", "log_target:bool=0"},
   autocast = "fp32",
-  flags = "widen",
   doc = "target * (log target - x), x being log-probabilities, and target too with log_target; "
     .. "batchmean: the sum by the size of dim 1",
 }
@@ -178,7 +172,6 @@ op.composed "poisson_nll_loss" {
     "log_input:bool=1", "full:bool=0", "eps:num=1e-8", "reduction:enum(none|mean|sum)=mean",
   },
   autocast = "fp32",
-  flags = "widen",
   doc = "exp(x) - target * x, or x - target * log(x + eps) when not log_input; full: with "
     .. "log(target!) by Stirling's formula",
 }
@@ -186,7 +179,6 @@ op.composed "poisson_nll_loss" {
 op.composed "gaussian_nll_loss" {
   tensors = "x, target, var#",
   options = {"full:bool=0", "eps:num=1e-6", "reduction:enum(none|mean|sum)=mean"},
-  flags = "widen",
   doc = "(log var + (x - target)^2 / var) / 2, var not below eps; full: with log(2 pi) / 2",
 }
 
@@ -195,7 +187,6 @@ op.composed "hinge_embedding_loss" {
   options = {"margin:num=1", "reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
   attr = "dm_MarginAttr",
-  flags = "widen",
   doc = "x where target is 1, max(0, margin - x) where it is -1",
 }
 
@@ -204,7 +195,6 @@ op.composed "margin_ranking_loss" {
   options = {"margin:num=0", "reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
   attr = "dm_MarginAttr",
-  flags = "widen",
   doc = "max(0, margin - target * (input1 - input2)), targets being 1 or -1",
 }
 
@@ -224,7 +214,6 @@ op.composed "triplet_margin_loss" {
     "margin:num=1", "p:num=2", "eps:num=1e-6", "swap:bool=0", "reduction:enum(none|mean|sum)=mean",
   },
   autocast = "fp32",
-  flags = "widen",
   doc = "max(0, margin + d(anchor, positive) - d(anchor, negative)), d being pairwise_distance; "
     .. "swap: or d(positive, negative) where that is smaller; Balntas et al. 2016",
 }

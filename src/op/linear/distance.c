@@ -6,8 +6,10 @@
 
 #include "base/error.h"
 #include "base/sizes.h"
+#include "base/triple.h"
 #include "cpu/loops/loops.h"
 #include "op/index/index.h"
+#include "op/loss/loss.h"
 #include "op/pointwise/pointwise.h"
 
 /* t / max(|t|, eps) along dim. The clamp is a constant for the gradient, as in
@@ -36,12 +38,27 @@ dm_status cosine_similarity_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* The p-norm of u - v + eps over the last dim; eps keeps the gradient finite where u
-   equals v. */
+dm_Tensor *x_distance(dm_X *x, dm_Tensor *u, dm_Tensor *v, double p, double eps, bool keepdim) {
+  const dm_LossTermAttr apart = {DM_TRIPLE_shifted_difference, eps, 0};
+  dm_Tensor *const in[2] = {u, v};
+  const bool square = p == 2 && x->st == DM_OK && dm_is_float(dm_result_dtype(2, in));
+  if (!square) {
+    dm_Tensor *d = x_sub(x, dm_x_widen(x, u), dm_x_widen(x, v));
+    return x_norm(x, x_shift(x, d, eps), p, -1, keepdim);
+  }
+  dm_Tensor *y = x_formula(x, &apart, DM_LOSS_NORM, true, 2, in);
+  return keepdim ? x_unsqueeze(x, y, -1) : y;
+}
+
 dm_status pairwise_distance_compose(dm_Call *c, dm_X *x) {
   const dm_PairwiseDistanceAttr *a = DM_ATTR(dm_PairwiseDistanceAttr, c);
-  dm_Tensor *d = x_shift(x, x_sub(x, c->in[0], c->in[1]), a->eps);
-  c->out[0] = x_norm(x, d, a->p, -1, a->keepdim);
+  dm_Tensor *u = c->in[0], *v = c->in[1];
+  const dm_DType to = dm_result_dtype(2, c->in);
+  int64_t shape[DM_MAX_DIM];
+  int ndim;
+  DM_TRY(dm_broadcast(c->op->name, u, v, &ndim, shape));
+  dm_Tensor *y = x_distance(x, u, v, a->p, a->eps, a->keepdim);
+  c->out[0] = dm_is_low(to) ? x_cast(x, y, to) : y;
   return x->st;
 }
 
@@ -273,8 +290,20 @@ static dm_Tensor *norm_of(dm_X *x, dm_Tensor *t, double p, dm_Ints dims, bool ke
 
 /* The p-norm of a - b over all elements. */
 dm_status dist_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *apart = x_sub(x, c->in[0], c->in[1]);
-  c->out[0] = norm_of(x, apart, DM_ATTR(dm_PNormAttr, c)->p, (dm_Ints){-1, {0}}, false);
+  const double p = DM_ATTR(dm_PNormAttr, c)->p;
+  const dm_LossTermAttr apart = {DM_TRIPLE_shifted_difference, 0, 0};
+  const dm_DType to = dm_result_dtype(2, c->in);
+  int64_t shape[DM_MAX_DIM];
+  int ndim;
+  DM_TRY(dm_broadcast(c->op->name, c->in[0], c->in[1], &ndim, shape));
+  dm_Tensor *y;
+  if (p == 2 && dm_is_float(to)) {
+    y = x_formula(x, &apart, DM_LOSS_NORM, false, 2, c->in);
+  } else {
+    dm_Tensor *d = x_sub(x, dm_x_widen(x, c->in[0]), dm_x_widen(x, c->in[1]));
+    y = norm_of(x, d, p, (dm_Ints){-1, {0}}, false);
+  }
+  c->out[0] = dm_is_low(to) ? x_cast(x, y, to) : y;
   return x->st;
 }
 

@@ -5,21 +5,51 @@
 #include <math.h>
 
 #include "base/error.h"
+#include "base/triple.h"
 #include "op/loss/loss.h"
 #include "op/pointwise/pointwise.h"
 #include "op/sort/order.h"
 
-/* Reduces the losses by `how` into output 0; loss is NULL after a step that failed. */
-static dm_status reduced_as(int64_t how, dm_Call *c, dm_X *x, dm_Tensor *loss) {
-  if (how != DM_LOSS_NONE && x->st == DM_OK)
-    loss = dm_x(x, how == DM_LOSS_MEAN ? DM_OP_mean : DM_OP_sum, NULL, 1, loss);
+/* Float32 losses of 16-bit operands are rounded once, as output 0; loss is NULL after a step
+   that failed. */
+static dm_status rounded(dm_Call *c, dm_X *x, dm_Tensor *loss) {
+  const dm_DType to = dm_result_dtype(c->n_in, c->in);
+  if (x->st == DM_OK && dm_is_low(to)) loss = x_cast(x, loss, to);
   c->out[0] = loss;
   return x->st;
 }
 
+/* The loss of each element of x and t by a formula of base/triple.inc, reduced by `how` over
+   the last dim or all. Shapes that do not broadcast are refused by the op's own name. */
+static dm_Tensor *by_formula(int64_t how, bool last, dm_Call *c, dm_X *x, int formula, double p,
+                             double q) {
+  const dm_LossTermAttr f = {formula, p, q};
+  int64_t shape[DM_MAX_DIM];
+  int ndim;
+  if (x->st == DM_OK) x->st = dm_broadcast(c->op->name, c->in[0], c->in[1], &ndim, shape);
+  return x->st == DM_OK ? x_formula(x, &f, how, last, 2, c->in) : NULL;
+}
+static dm_Tensor *term(dm_Call *c, dm_X *x, int formula) {
+  return by_formula(DM_LOSS_NONE, false, c, x, formula, 0, 0);
+}
+/* The same as output 0. */
+static dm_status whole(int64_t how, dm_Call *c, dm_X *x, int formula, double p, double q) {
+  return rounded(c, x, by_formula(how, false, c, x, formula, p, q));
+}
+
+/* Reduces the losses by `how` into output 0. */
+static dm_status reduced_as(int64_t how, dm_Call *c, dm_X *x, dm_Tensor *loss) {
+  if (how != DM_LOSS_NONE && x->st == DM_OK)
+    loss = dm_x(x, how == DM_LOSS_MEAN ? DM_OP_mean : DM_OP_sum, NULL, 1, loss);
+  return rounded(c, x, loss);
+}
+
 /* The same by the op's first attribute. */
+static int64_t reduction_of(const dm_Call *c) {
+  return DM_ATTR(dm_ReductionAttr, c)->reduction;
+}
 static dm_status reduced(dm_Call *c, dm_X *x, dm_Tensor *loss) {
-  return reduced_as(DM_ATTR(dm_ReductionAttr, c)->reduction, c, x, loss);
+  return reduced_as(reduction_of(c), c, x, loss);
 }
 
 static dm_Tensor *from_one(dm_X *x, dm_Tensor *t) { /* 1 - t */
@@ -30,42 +60,13 @@ static dm_Tensor *distance(dm_X *x, dm_Call *c) { /* |x - target| */
   return x_unary(x, DM_OP_abs, x_sub(x, c->in[0], c->in[1]));
 }
 
-/* t where the targets differ from `label`, else 0. */
-static dm_Tensor *unless(dm_X *x, dm_Tensor *target, double label, dm_Tensor *t) {
-  return x_where(x, x_test(x, DM_OP_ne, target, label), t, dm_x_number(x, 0));
-}
-
 /* ---- differences ---- */
 
-/* gy d / unit, where d = x - t is held between -bound and bound; and its negative. */
-void huber_term_grad(dm_Grad *g) {
-  const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, g);
-  dm_X *x = g->x;
-  dm_Tensor *gx;
-  if (g->create_graph) {
-    const dm_ClampAttr bounds = {{1, -a->bound}, {1, a->bound}};
-    dm_Tensor *d = x_sub(x, dm_x_widen(x, g->in[0]), dm_x_widen(x, g->in[1]));
-    d = dm_x(x, DM_OP_clamp, &bounds, 1, d);
-    gx = x_mul(x, g->gy[0], x_div(x, d, dm_x_number(x, a->unit)));
-  } else {
-    gx = dm_x(x, DM_OP_huber_backward, a, 3, g->gy[0], g->in[0], g->in[1]);
-  }
-  if (g->need[0]) g->gx[0] = gx;
-  if (g->need[1]) g->gx[1] = x_scale(x, gx, -1);
-}
-
-/* The Huber loss of each element of the operands, over `unit`, reduced as the first attribute
-   says. In 16 bits the elements are float32, and the result is rounded once. Shapes that do not
-   broadcast are refused by the loss's own name. */
+/* (x - t)^2 / 2 of each element for |x - t| < bound, a line beyond, over `unit`, reduced.
+   Without a bound and with a unit of 1 / 2 it is the squared error. */
 static dm_status huber(dm_Call *c, dm_X *x, double bound, double unit) {
-  const dm_HuberTermAttr a = {bound, unit};
-  const dm_DType to = dm_result_dtype(2, c->in);
-  int64_t shape[DM_MAX_DIM];
-  int ndim;
-  DM_TRY(dm_broadcast(c->op->name, c->in[0], c->in[1], &ndim, shape));
-  DM_TRY(reduced(c, x, dm_x(x, DM_OP_huber_term, &a, 2, c->in[0], c->in[1])));
-  if (dm_is_low(to)) c->out[0] = x_cast(x, c->out[0], to);
-  return x->st;
+  const int formula = isinf(bound) ? DM_TRIPLE_square_difference : DM_TRIPLE_huber;
+  return whole(reduction_of(c), c, x, formula, bound, unit);
 }
 
 /* (x - t)^2, whose integers stay integers. */
@@ -96,44 +97,22 @@ dm_status huber_loss_compose(dm_Call *c, dm_X *x) {
 
 /* ---- probabilities ---- */
 
-/* gy (p - t) / (p (1 - p)), the divisor at least 1e-12 as in PyTorch, so that a probability of
-   0 or 1 has a finite gradient; and gy (log(1 - p) - log p). */
-void log_loss_grad(dm_Grad *g) {
-  dm_X *x = g->x;
-  dm_Tensor *gy = g->gy[0], *p = g->in[0], *t = g->in[1];
-  if (g->need[0]) {
-    dm_Tensor *by = x_floor(x, x_mul(x, p, from_one(x, p)), 1e-12);
-    g->gx[0] = x_div(x, x_mul(x, gy, x_sub(x, p, t)), by);
-  }
-  if (g->need[1]) {
-    dm_Tensor *log_q = x_unary(x, DM_OP_log1p, x_scale(x, p, -1));
-    g->gx[1] = x_mul(x, gy, x_sub(x, log_q, x_unary(x, DM_OP_log, p)));
-  }
-}
-
 /* -(t log p + (1 - t) log(1 - p)) * weight. The logarithms are clamped at -100, as in PyTorch,
    so that a certain but wrong prediction has a finite loss. */
 dm_status binary_cross_entropy_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *loss = dm_x(x, DM_OP_log_loss, NULL, 2, c->in[0], c->in[1]);
-  if (c->in[2]) loss = x_mul(x, loss, c->in[2]);
-  return reduced(c, x, loss);
-}
-
-/* gy (sigmoid(x) - t), where infinity times it is no difference of infinities; and -gy x. */
-void logits_loss_grad(dm_Grad *g) {
-  dm_X *x = g->x;
-  dm_Tensor *gy = g->gy[0], *z = g->in[0];
-  if (g->need[0]) g->gx[0] = x_mul(x, gy, x_sub(x, x_unary(x, DM_OP_sigmoid, z), g->in[1]));
-  if (g->need[1]) g->gx[1] = x_scale(x, x_mul(x, gy, z), -1);
+  if (!c->in[2]) return whole(reduction_of(c), c, x, DM_TRIPLE_log_loss, 0, 0);
+  return reduced(c, x, x_mul(x, term(c, x, DM_TRIPLE_log_loss), c->in[2]));
 }
 
 /* (1 - t) x + (1 + (w - 1) t) softplus(-x), with w the weight of positive targets:
    binary cross entropy of sigmoid(x). softplus(-x) = -logsigmoid(x) never overflows. */
 dm_status bce_with_logits_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2], *pos = c->in[3], *loss;
+  dm_Tensor *weight = c->in[2], *pos = dm_x_widen(x, c->in[3]), *loss;
+  if (!pos && !weight) return whole(reduction_of(c), c, x, DM_TRIPLE_logits_loss, 0, 0);
   if (!pos) {
-    loss = dm_x(x, DM_OP_logits_loss, NULL, 2, z, t);
+    loss = term(c, x, DM_TRIPLE_logits_loss);
   } else {
+    dm_Tensor *z = dm_x_widen(x, c->in[0]), *t = dm_x_widen(x, c->in[1]);
     dm_Tensor *by = x_shift(x, x_mul(x, x_shift(x, pos, -1), t), 1);
     dm_Tensor *soft = x_mul(x, x_unary(x, DM_OP_logsigmoid, z), by);
     loss = x_sub(x, x_mul(x, from_one(x, t), z), soft);
@@ -145,49 +124,45 @@ dm_status bce_with_logits_compose(dm_Call *c, dm_X *x) {
 /* x, t (N, C): binary cross entropy of each class from its logit; a row's loss is
    the mean over its C classes. */
 dm_status multilabel_soft_margin_loss_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *z = c->in[0], *t = c->in[1];
-  dm_Tensor *yes = x_unary(x, DM_OP_logsigmoid, z);
-  dm_Tensor *no = x_unary(x, DM_OP_logsigmoid, x_scale(x, z, -1));
-  dm_Tensor *loss = x_add(x, x_mul(x, t, yes), x_mul(x, from_one(x, t), no));
-  if (c->in[2]) loss = x_mul(x, loss, c->in[2]);
   const dm_SumAttr last = {{1, {-1}}, false, DM_NO_DTYPE};
-  return reduced(c, x, x_scale(x, dm_x(x, DM_OP_mean, &last, 1, loss), -1));
+  if (!c->in[2])
+    return reduced(c, x, by_formula(DM_LOSS_MEAN, true, c, x, DM_TRIPLE_logits_loss, 0, 0));
+  dm_Tensor *loss = x_mul(x, term(c, x, DM_TRIPLE_logits_loss), c->in[2]);
+  return reduced(c, x, dm_x(x, DM_OP_mean, &last, 1, loss));
 }
 
-/* log(1 + exp(-t x)) for labels t of 1 and -1, as -logsigmoid(t x). */
+/* log(1 + exp(-t x)) for labels t of 1 and -1. */
 dm_status soft_margin_loss_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *agreed = x_mul(x, c->in[0], c->in[1]);
-  return reduced(c, x, x_scale(x, x_unary(x, DM_OP_logsigmoid, agreed), -1));
+  return whole(reduction_of(c), c, x, DM_TRIPLE_soft_margin, 0, 0);
 }
 
 /* t (log t - x), with x the log-probabilities of the model; t may be given as
    log-probabilities. batchmean divides the sum by the batch size. */
 dm_status kl_div_compose(dm_Call *c, dm_X *x) {
   const dm_KlDivAttr *a = DM_ATTR(dm_KlDivAttr, c);
-  dm_Tensor *log_q = c->in[0], *t = c->in[1], *loss;
-  if (a->log_target) loss = x_mul(x, x_unary(x, DM_OP_exp, t), x_sub(x, t, log_q));
-  else loss = x_sub(x, dm_x(x, DM_OP_xlogy, NULL, 2, t, t), x_mul(x, t, log_q));
-  if (a->reduction != DM_LOSS_BATCHMEAN) return reduced(c, x, loss);
-  dm_Tensor *sum = x_sum(x, loss, (dm_Ints){-1, {0}}, false);
-  c->out[0] = x_scale(x, sum, log_q->ndim ? 1 / (double)log_q->shape[0] : 1);
-  return x->st;
+  const int formula = a->log_target ? DM_TRIPLE_kl_div_of_logs : DM_TRIPLE_kl_div;
+  if (a->reduction != DM_LOSS_BATCHMEAN) return whole(a->reduction, c, x, formula, 0, 0);
+  const double size = c->in[0]->ndim ? (double)c->in[0]->shape[0] : 1;
+  dm_Tensor *sum = by_formula(DM_LOSS_SUM, false, c, x, formula, 0, 0);
+  return rounded(c, x, x_scale(x, sum, 1 / size));
 }
 
 /* exp(x) - t x for log_input, else x - t log(x + eps). full adds log(t!) by
    Stirling's formula, t log t - t + log(2 pi t) / 2, for targets above 1. */
 dm_status poisson_nll_loss_compose(dm_Call *c, dm_X *x) {
   const dm_PoissonNllLossAttr *a = DM_ATTR(dm_PoissonNllLossAttr, c);
-  dm_Tensor *z = c->in[0], *t = c->in[1], *loss;
-  if (a->log_input) loss = x_sub(x, x_unary(x, DM_OP_exp, z), x_mul(x, t, z));
-  else loss = x_sub(x, z, x_mul(x, t, x_unary(x, DM_OP_log, x_shift(x, z, a->eps))));
-  if (a->full) {
-    dm_Tensor *root = x_unary(x, DM_OP_log, x_scale(x, t, 6.28318530717958647693)); /* 2 pi */
-    dm_Tensor *rest = x_sub(x, x_mul(x, t, x_unary(x, DM_OP_log, t)), t);
-    dm_Tensor *stirling = x_add(x, rest, x_scale(x, root, 0.5));
-    dm_Tensor *few = x_test(x, DM_OP_le, t, 1);
-    loss = x_add(x, loss, x_where(x, few, dm_x_number(x, 0), stirling));
-  }
-  return reduced_as(a->reduction, c, x, loss);
+  const int formula = a->log_input ? DM_TRIPLE_poisson_of_log : DM_TRIPLE_poisson;
+  if (!a->full) return whole(a->reduction, c, x, formula, a->eps, 0);
+  /* the gradient of a wide target is the sum of two, rounded once */
+  dm_Tensor *t = dm_x_widen(x, c->in[1]), *const in[2] = {c->in[0], t};
+  const dm_LossTermAttr f = {formula, a->eps, 0};
+  dm_Tensor *root = x_unary(x, DM_OP_log, x_scale(x, t, 6.28318530717958647693)); /* 2 pi */
+  dm_Tensor *rest = x_sub(x, x_mul(x, t, x_unary(x, DM_OP_log, t)), t);
+  dm_Tensor *stirling = x_add(x, rest, x_scale(x, root, 0.5));
+  dm_Tensor *few = x_test(x, DM_OP_le, t, 1);
+  stirling = x_where(x, few, dm_x_number(x, 0), stirling);
+  return reduced_as(a->reduction, c, x,
+                    x_add(x, x_formula(x, &f, DM_LOSS_NONE, false, 2, in), stirling));
 }
 
 /* Brings *var to a shape that broadcasts over x: x's, with one dim of size 1 in place of its
@@ -231,11 +206,11 @@ dm_status gaussian_nll_loss_compose(dm_Call *c, dm_X *x) {
   DM_TRY(shape_variance(x, z, &var));
   if (has_negative(x, var))
     return dm_fail(DM_EARG, "gaussian_nll_loss: var has elements below 0; hint: var:exp()");
-  var = x_add(x, var, x_constant_sub(x, x_floor(x, var, a->eps), var));
-  dm_Tensor *square = x_unary(x, DM_OP_square, x_sub(x, z, c->in[1]));
-  dm_Tensor *sum = x_add(x, x_unary(x, DM_OP_log, var), x_div(x, square, var));
-  dm_Tensor *loss = x_scale(x, sum, 0.5);
-  if (a->full) loss = x_shift(x, loss, 0.91893853320467274178); /* log(2 pi) / 2 */
+  const dm_LossTermAttr f = {DM_TRIPLE_gaussian, a->eps, 0};
+  dm_Tensor *const in[3] = {z, c->in[1], var};
+  if (!a->full) return rounded(c, x, x_formula(x, &f, a->reduction, false, 3, in));
+  dm_Tensor *loss = x_formula(x, &f, DM_LOSS_NONE, false, 3, in);
+  loss = x_shift(x, loss, 0.91893853320467274178); /* log(2 pi) / 2 */
   return reduced_as(a->reduction, c, x, loss);
 }
 
@@ -276,20 +251,21 @@ dm_status cross_entropy_soft_compose(dm_Call *c, dm_X *x) {
 
 /* ---- losses with a margin ---- */
 
-/* x for labels 1, max(0, margin - x) for labels -1. */
+/* x for labels 1, max(0, margin - x) for labels -1, in x's dtype. */
 dm_status hinge_embedding_loss_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *z = c->in[0], *t = c->in[1];
-  const double margin = DM_ATTR(dm_MarginAttr, c)->margin;
-  dm_Tensor *near = x_floor(x, x_shift(x, x_scale(x, z, -1), margin), 0);
-  return reduced_as(DM_ATTR(dm_MarginAttr, c)->reduction, c, x,
-                    x_add(x, unless(x, t, -1, z), unless(x, t, 1, near)));
+  const dm_MarginAttr *a = DM_ATTR(dm_MarginAttr, c);
+  const dm_DType to = (dm_DType)c->in[0]->dtype;
+  dm_Tensor *t = dm_is_float(to) ? x_cast(x, c->in[1], to) : c->in[1];
+  dm_Tensor *const in[2] = {c->in[0], t};
+  c->in = in;
+  return whole(a->reduction, c, x, DM_TRIPLE_hinge, a->margin, 0);
 }
 
 /* max(0, -t (x1 - x2) + margin) */
 dm_status margin_ranking_loss_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *lead = x_mul(x, c->in[2], x_sub(x, c->in[1], c->in[0]));
-  return reduced_as(DM_ATTR(dm_MarginAttr, c)->reduction, c, x,
-                    x_floor(x, x_shift(x, lead, DM_ATTR(dm_MarginAttr, c)->margin), 0));
+  const dm_MarginAttr *a = DM_ATTR(dm_MarginAttr, c);
+  const dm_LossTermAttr f = {DM_TRIPLE_ranking, a->margin, 0};
+  return rounded(c, x, x_formula(x, &f, a->reduction, false, 3, c->in));
 }
 
 /* 1 - cos(x1, x2) for label 1, max(0, cos - margin) for label -1. As in PyTorch
@@ -314,18 +290,28 @@ dm_status cosine_embedding_loss_compose(dm_Call *c, dm_X *x) {
   return reduced_as(DM_ATTR(dm_MarginAttr, c)->reduction, c, x, x_add(x, like, unlike));
 }
 
+/* t, widened if it wants a gradient, so that the sum of two is rounded once. */
+static dm_Tensor *used_twice(dm_X *x, dm_Tensor *t) {
+  const bool wants = dm_thread_state()->grad && t->flags & DM_T_REQUIRES_GRAD;
+  return wants ? dm_x_widen(x, t) : t;
+}
+
 /* max(0, d(anchor, pos) - d(anchor, neg) + margin); swap takes the smaller of
    d(anchor, neg) and d(pos, neg). */
 dm_status triplet_margin_loss_compose(dm_Call *c, dm_X *x) {
   const dm_TripletMarginLossAttr *a = DM_ATTR(dm_TripletMarginLossAttr, c);
-  const dm_PairwiseDistanceAttr how = {a->p, a->eps, false};
   dm_Tensor *anchor = c->in[0], *pos = c->in[1], *neg = c->in[2];
   if (!(a->margin > 0))
     return dm_fail(DM_EARG, "triplet_margin_loss: margin is %g, wanted above 0", a->margin);
-  dm_Tensor *near = dm_x(x, DM_OP_pairwise_distance, &how, 2, anchor, pos);
-  dm_Tensor *far = dm_x(x, DM_OP_pairwise_distance, &how, 2, anchor, neg);
+  anchor = used_twice(x, anchor);
   if (a->swap) {
-    dm_Tensor *other = dm_x(x, DM_OP_pairwise_distance, &how, 2, pos, neg);
+    pos = used_twice(x, pos);
+    neg = used_twice(x, neg);
+  }
+  dm_Tensor *near = x_distance(x, anchor, pos, a->p, a->eps, false);
+  dm_Tensor *far = x_distance(x, anchor, neg, a->p, a->eps, false);
+  if (a->swap) {
+    dm_Tensor *other = x_distance(x, pos, neg, a->p, a->eps, false);
     far = dm_x(x, DM_OP_minimum, NULL, 2, far, other);
   }
   return reduced_as(a->reduction, c, x,

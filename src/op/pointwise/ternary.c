@@ -234,26 +234,24 @@ dm_status triple_backward_cpu(dm_Call *c) {
   return run(c->out[0], c->n_in, c->in, (int)a->formula, a->p, 0);
 }
 
-/* ---- Huber losses, whose gradient op/loss composes ---- */
+/* ---- losses of an element, whose gradients op/loss composes ---- */
 
 /* Integers, too, have losses that are floats, and those of 16 bits are float32. */
-dm_status huber_term_rule(dm_Call *c) {
+dm_status loss_term_rule(dm_Call *c) {
   const dm_DType r = dm_result_dtype(c->n_in, c->in);
   return broadcast_all(c, dm_is_float(r) ? dm_compute_dtype(r) : dm_default_dtype());
 }
-/* Rounded once to the operands' dtype, where the losses and gy are of a wider one. */
-dm_status huber_backward_rule(dm_Call *c) {
-  const dm_DType r = dm_result_dtype(2, c->in + 1);
-  return broadcast_all(c, dm_is_float(r) ? r : dm_default_dtype());
+/* Rounded once to the operands' dtype, where the losses and gy are float32; float64 like gy,
+   whose losses had an operand of float64 that the gradient may not read. */
+dm_status loss_backward_rule(dm_Call *c) {
+  const dm_DType r = dm_result_dtype(c->n_in - 1, c->in + 1);
+  const bool wide = c->in[0]->dtype == DM_F64;
+  return broadcast_all(c, wide ? DM_F64 : dm_is_float(r) ? r : dm_default_dtype());
 }
 
-/* Without a bound it is a parabola everywhere: the squared error, which has a unit of 1 / 2. */
-dm_status huber_term_cpu(dm_Call *c) {
-  const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
-  const int formula = isinf(a->bound) ? DM_TRIPLE_square_difference : DM_TRIPLE_huber_term;
-  return run(c->out[0], 2, c->in, formula, a->bound, a->unit);
+static dm_status loss_term(dm_Call *c) {
+  const dm_LossTermAttr *a = DM_ATTR(dm_LossTermAttr, c);
+  return run(c->out[0], c->n_in, c->in, (int)a->formula, a->p, a->q);
 }
-dm_status huber_backward_cpu(dm_Call *c) {
-  const dm_HuberTermAttr *a = DM_ATTR(dm_HuberTermAttr, c);
-  return run(c->out[0], 3, c->in, DM_TRIPLE_huber_backward, a->bound, a->unit);
-}
+dm_status loss_term_cpu(dm_Call *c) { return loss_term(c); }
+dm_status loss_backward_cpu(dm_Call *c) { return loss_term(c); }

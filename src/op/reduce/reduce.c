@@ -14,7 +14,9 @@
 
 #include "base/error.h"
 #include "base/triple.h"
+#include "cpu/loops/loops.h"
 #include "cpu/vec.h"
+#include "op/loss/loss.h"
 #include "op/pointwise/pointwise.h"
 
 /* ---- helpers of rules and gradients ---- */
@@ -454,6 +456,31 @@ dm_status norm_cpu(dm_Call *c) {
   dm_Tensor *out[2] = {c->out[0], NULL};
   return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, a->dim),
                    dm_compute_dtype((dm_DType)c->out[0]->dtype), reduction, a->p, 0);
+}
+
+/* ---- formulas of several operands, whose gradients op/loss has ---- */
+
+/* x's shape without its last dim, or none, in the dtype of loss_term. */
+dm_status reduce_formula_rule(dm_Call *c) {
+  const dm_Tensor *x = c->in[0];
+  const dm_DType r = dm_result_dtype(c->n_in, c->in);
+  const bool last = DM_ATTR(dm_ReduceFormulaAttr, c)->last;
+  const dm_Ints dims = {last ? 1 : -1, {-1}};
+  dm_out_reduced(c, 0, x, dm_dims_bits(x->ndim, dims), false,
+                 dm_is_float(r) ? dm_compute_dtype(r) : dm_default_dtype());
+  return DM_OK;
+}
+
+dm_status reduce_formula_cpu(dm_Call *c) {
+  const dm_ReduceFormulaAttr *a = DM_ATTR(dm_ReduceFormulaAttr, c);
+  const dm_Source source = {&dm_loops()->triple[a->formula], c->n_in, c->in, {a->p, a->q}};
+  const dm_Reduction *reduction = a->reduction == DM_LOSS_NORM   ? &norm_reduction
+                                  : a->reduction == DM_LOSS_MEAN ? &mean_reduction
+                                                                 : &sum_reduction;
+  const dm_Ints dims = {a->last ? 1 : -1, {-1}};
+  return dm_reduce_source((dm_Tensor *[]){c->out[0], NULL}, &source,
+                          dm_dims_bits(c->in[0]->ndim, dims), (dm_DType)c->out[0]->dtype,
+                          reduction, a->reduction == DM_LOSS_NORM ? 2 : 0);
 }
 
 /* a^p for a number p. */

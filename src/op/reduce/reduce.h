@@ -11,6 +11,7 @@
 #define DM_REDUCE_H
 
 #include "core/iter.h"
+#include "cpu/loops/block.h"
 #include "cpu/loops/reduce.h"
 #include "engine/op.h"
 
@@ -41,6 +42,19 @@ enum { DM_REDUCE_ROWS = 64 };
    `param` is passed on to the reduction. */
 dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
                     const dm_Reduction *reduction, double param, int base);
+
+/* Elements that a formula computes from n operands as they are reduced. The first operand is
+   contiguous; each of the others has its shape and is contiguous, too, or has one element. */
+typedef struct dm_Source {
+  const dm_Pointwise *formula;
+  int n;
+  dm_Tensor *const *in;
+  double pq[2];
+} dm_Source;
+/* dm_reduce of such elements, whose bits are those of a tensor of them; `compute` is a float.
+ */
+dm_status dm_reduce_source(dm_Tensor *const *out, const dm_Source *source, unsigned mask,
+                           dm_DType compute, const dm_Reduction *reduction, double param);
 
 /* logsumexp over dim d of c's x, in blocks of neighbouring slices. False, and nothing is done:
    it does not lie so. */

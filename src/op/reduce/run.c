@@ -35,7 +35,8 @@ typedef struct Job {
   int64_t n_tile, tile;   /* tiles along the last kept dim (0: by rows), outputs per tile */
   int64_t width, step;    /* size and stride of the last kept dim */
   const dm_Reduction *reduction;
-  dm_ReduceF32 *f32; /* the reduction's own loops, or those of loops.h */
+  const dm_Source *source; /* NULL: the elements are x's */
+  dm_ReduceF32 *f32;       /* the reduction's own loops, or those of loops.h */
   dm_ReduceF64 *f64;
   dm_ReduceI64 *i64;
   /* NULL: tiles are gathered and joined column by column */
@@ -167,6 +168,38 @@ PASSES(f64, double, DM_F64)
 PASSES(i64, int64_t, DM_I64)
 #undef PASSES
 
+/* row_ for elements that a formula computes, block by block; ptr is that of its first operand.
+ */
+#define SOURCES(SUFFIX, TYPE, DTYPE)                                                           \
+  static void source_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) { \
+    enum { BLOCK = 2 * DM_BLOCK };                                                             \
+    Pass *w = ctx;                                                                             \
+    const Job *j = w->j;                                                                       \
+    const dm_Source *s = j->source;                                                            \
+    const int64_t first = (ptr[0] - (char *)dm_tensor_data(s->in[0])) / j->red.size[0];        \
+    TYPE wide[3][BLOCK], y[BLOCK];                                                             \
+    const TYPE *in[3];                                                                         \
+    DM_UNUSED(stride);                                                                         \
+    for (int64_t at = 0, m; at < n; at += m) {                                                 \
+      m = dm_min_i64(BLOCK, n - at);                                                           \
+      for (int k = 0; k < s->n; k++) {                                                         \
+        const dm_Tensor *t = s->in[k];                                                         \
+        const bool one = t->numel == 1;                                                        \
+        const char *p = dm_tensor_data(t);                                                     \
+        if (!one) p += (first + at) * dm_dtype_sizes[t->dtype];                                \
+        in[k] = wide[k];                                                                       \
+        if (t->dtype == DTYPE && !one) in[k] = (const TYPE *)(const void *)p;                  \
+        else dm_load_##SUFFIX((dm_DType)t->dtype, p, !one, m, wide[k]);                        \
+      }                                                                                        \
+      s->formula->SUFFIX(in, y, m, s->pq);                                                     \
+      j->SUFFIX(w->acc, y, m, w->at, j->param);                                                \
+      w->at += m;                                                                              \
+    }                                                                                          \
+  }
+SOURCES(f32, float, DM_F32)
+SOURCES(f64, double, DM_F64)
+#undef SOURCES
+
 /* Joins n rows of w->cols neighbouring elements to as many running results; the rows lie `step`
    elements apart. */
 static void join_rows(const Pass *w, const char *p, int64_t step, int64_t n) {
@@ -281,6 +314,7 @@ static void finish(const Job *j, dm_Acc *acc, int64_t first, int64_t n) {
 /* Unit u of the traversal by rows: one chunk of one output. */
 static void row_unit(const Job *j, int64_t u, dm_Iter *it, dm_Acc *acc) {
   dm_RunFn *run = j->compute == DM_F32 ? row_f32 : j->compute == DM_F64 ? row_f64 : row_i64;
+  if (j->source) run = j->compute == DM_F32 ? source_f32 : source_f64;
   const int64_t lo = u % j->n_chunk * j->chunk;
   Pass w = {.j = j, .acc = acc, .at = lo};
   it->data[0] = first_of(j, u / j->n_chunk);
@@ -445,13 +479,15 @@ static int64_t chunk_of(const Job *j) {
 
 /* Chooses the traversal and the chunks, runs them in parallel, and merges the
    states. */
-dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
-                    const dm_Reduction *reduction, double param, int base) {
+static dm_status reduce(dm_Tensor *const *out, const dm_Tensor *x, const dm_Source *source,
+                        unsigned mask, dm_DType compute, const dm_Reduction *reduction,
+                        double param, int base) {
   Job j;
   memset(&j, 0, offsetof(Job, red));
+  j.source = source;
   j.dtype = (dm_DType)x->dtype;
   /* floats count blocks of bools exactly, and doubles the blocks */
-  if (j.dtype == DM_BOOL && reduction->loop == DM_REDUCE_SUM) compute = DM_F32;
+  if (!source && j.dtype == DM_BOOL && reduction->loop == DM_REDUCE_SUM) compute = DM_F32;
   j.compute = compute;
   j.reduction = reduction;
   j.param = param;
@@ -471,7 +507,7 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   j.width = j.kept.shape[j.kept.ndim - 1];
   j.step = j.kept.stride[0][j.kept.ndim - 1];
   j.tile = j.columns || j.columns_i64 ? BROAD : TILE;
-  if (better_in_tiles(&j)) j.n_tile = (j.width + j.tile - 1) / j.tile;
+  if (!source && better_in_tiles(&j)) j.n_tile = (j.width + j.tile - 1) / j.tile;
   const bool columns = j.columns && j.n_tile && j.n_red > 0;
   j.chunk = chunk_of(&j);
   j.n_chunk = dm_max_i64(1, (j.n_red + j.chunk - 1) / j.chunk);
@@ -502,4 +538,14 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   if (j.acc) finish(&j, j.acc, 0, j.n_out);
   dm_scratch_trim(DM_SCRATCH_JOB);
   return DM_OK;
+}
+
+dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
+                    const dm_Reduction *reduction, double param, int base) {
+  return reduce(out, x, NULL, mask, compute, reduction, param, base);
+}
+
+dm_status dm_reduce_source(dm_Tensor *const *out, const dm_Source *source, unsigned mask,
+                           dm_DType compute, const dm_Reduction *reduction, double param) {
+  return reduce(out, source->in[0], source, mask, compute, reduction, param, 0);
 }
