@@ -199,6 +199,16 @@ describe("losses of single elements", function()
     assert.equal("float32", F.hinge_embedding_loss(x:float(), y:double()).dtype)
   end)
 
+  it("add the gradients of what is repeated before they are rounded", function()
+    for _, name in ipairs{"mse_loss", "binary_cross_entropy_with_logits", "soft_margin_loss"} do
+      local x, y = dm.rand(64, 8):bfloat16(), dm.rand(8):bfloat16()
+      local t, wide = y:clone():requires_grad_(), y:float():requires_grad_()
+      F[name](x, t, {reduction = "sum"}):backward()
+      F[name](x:float(), wide, {reduction = "sum"}):backward()
+      assert.is_true(t.grad:equal(wide.grad:bfloat16()), name)
+    end
+  end)
+
   it("are finite for predictions that are infinite and right", function()
     local x = dm.tensor({math.huge, -math.huge}, {requires_grad = true})
     local loss = F.soft_margin_loss(x, dm.tensor{1.0, -1.0})
@@ -239,6 +249,52 @@ describe("distances of vectors", function()
       same(F.pairwise_distance(x, y[1]), (x - y[1] + 1e-6):norm{dim = 2})
       assert.is_true(F.pairwise_distance(x, y)[3]:equal(F.pairwise_distance(x[3], y[3])))
     end
+  end)
+end)
+
+describe("cosines of rows", function()
+  it("are those of turned operands, and of each row alone", function()
+    for _, dtype in ipairs{"float64", "float32", "bfloat16", "float16"} do
+      local x, y = dm.randn(5, 1030):to(dtype), dm.randn(5, 1030):to(dtype)
+      local signs = dm.tensor({1, -1, 1, 1, -1}, {dtype = dtype})
+      local close = dtype == "float64" and 1e-14 or dtype == "float32" and 1e-6 or 4e-3
+      local function turned(v) return v:t():contiguous():t() end
+      local function of(f, ...)
+        local a, b = x:detach():clone():requires_grad_(), y:detach():clone():requires_grad_()
+        local value = f(a, b, ...)
+        value:sum():backward()
+        local other = f(turned(x):requires_grad_(), turned(y):requires_grad_(), ...)
+        assert.near(0, (value - other):abs():max():item(), close)
+        local c, d = turned(x):requires_grad_(), turned(y):requires_grad_()
+        f(c, d, ...):sum():backward()
+        assert.near(0, (a.grad - c.grad):abs():max():item(), close)
+        assert.near(0, (b.grad - d.grad):abs():max():item(), close)
+        return value
+      end
+      local cosines = of(F.cosine_similarity, {dim = 2})
+      of(F.cosine_embedding_loss, signs, {margin = 0.01})
+      for i = 1, 5 do
+        assert.is_true(cosines[i]:equal(F.cosine_similarity(x[i], y[i], {dim = 1})))
+      end
+    end
+  end)
+
+  it("have finite gradients where a row is 0", function()
+    for _, dtype in ipairs{"float32", "bfloat16"} do
+      local x = dm.zeros({2, 8}, {dtype = dtype, requires_grad = true})
+      local y = dm.ones({2, 8}, {dtype = dtype, requires_grad = true})
+      F.cosine_similarity(x, y, {dim = 2}):sum():backward()
+      F.cosine_embedding_loss(x, y, dm.ones(2):to(dtype)):backward()
+      assert.is_true(x.grad:isfinite():all():item() and y.grad:isfinite():all():item())
+    end
+  end)
+
+  it("have second derivatives", function()
+    local x, y = dm.randn(3, 4):double(), dm.randn(3, 4):double()
+    for _, v in ipairs{x, y} do v:requires_grad_() end
+    assert.is_true(dm.autograd.gradgradcheck(function(a, b)
+      return F.cosine_embedding_loss(a, b, dm.tensor{1.0, -1.0, 1.0}:double())
+    end, {x, y}))
   end)
 end)
 

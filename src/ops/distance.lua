@@ -5,8 +5,24 @@ op.composed "cosine_similarity" {
   tensors = "x1, x2",
   options = {"dim:dim=1", "eps:num=1e-8"},
   autocast = {cuda = "fp32"},
-  flags = "widen",
   doc = "x1 x2 / (|x1| |x2|) along a dim, no length below eps",
+}
+
+op.kernel "row_products" {
+  tensors = "x1, x2",
+  outputs = 3,
+  saves = "I0 I1",
+  cuda = false,
+  flags = "hidden",
+  doc = "x1 x2, x1 x1 and x2 x2 summed along the last dim",
+}
+
+op.kernel "row_products_backward" {
+  tensors = "x1, x2, own, by",
+  gradient = false,
+  cuda = false,
+  flags = "hidden",
+  doc = "own x1 + by x2, where own and by have one element for each row",
 }
 
 op.composed "pairwise_distance" {

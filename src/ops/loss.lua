@@ -203,7 +203,6 @@ op.composed "cosine_embedding_loss" {
   options = {"margin:num=0", "reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
   attr = "dm_MarginAttr",
-  flags = "widen",
   doc = "1 - cos(input1, input2) where target is 1, max(0, cos(input1, input2) - margin) where it "
     .. "is -1",
 }

@@ -9,15 +9,31 @@
 #include "base/triple.h"
 #include "cpu/loops/loops.h"
 #include "op/index/index.h"
+#include "op/linear/row_products.h"
 #include "op/loss/loss.h"
 #include "op/pointwise/pointwise.h"
 
-/* t / max(|t|, eps) along dim. The clamp is a constant for the gradient, as in
-   PyTorch. */
+/* A length, not below eps. The clamp is a constant for the gradient, as in PyTorch. */
+static dm_Tensor *held(dm_X *x, dm_Tensor *length, double eps) {
+  return x_add(x, length, x_constant_sub(x, x_floor(x, length, eps), length));
+}
+/* t / max(|t|, eps) along dim. */
 static dm_Tensor *unit(dm_X *x, dm_Tensor *t, int64_t dim, double eps) {
-  dm_Tensor *length = x_norm(x, t, 2, dim, true);
-  dm_Tensor *lacking = x_constant_sub(x, x_floor(x, length, eps), length);
-  return x_div(x, t, x_add(x, length, lacking));
+  return x_div(x, t, held(x, x_norm(x, t, 2, dim, true), eps));
+}
+/* The root of a sum of squares, whose gradient is 0 where it is 0. */
+static dm_Tensor *root(dm_X *x, dm_Tensor *squares) {
+  dm_Tensor *none = x_test(x, DM_OP_eq, squares, 0);
+  dm_Tensor *some = x_where(x, none, dm_x_number(x, 1), squares);
+  return x_where(x, none, dm_x_number(x, 0), x_unary(x, DM_OP_sqrt, some));
+}
+/* Along the last dim, of 16 bits, whose squares float32 holds. */
+static dm_Tensor *row_cosines(dm_X *x, dm_Tensor *u, dm_Tensor *v, double eps) {
+  dm_Tensor *product[3];
+  if (!x_row_products(x, u, v, product)) return NULL;
+  dm_Tensor *lengths =
+      x_mul(x, held(x, root(x, product[1]), eps), held(x, root(x, product[2]), eps));
+  return x_div(x, product[0], lengths);
 }
 
 /* u . v / (max(|u|, eps) max(|v|, eps)) along dim, after u and v are broadcast. */
@@ -29,12 +45,23 @@ dm_status cosine_similarity_compose(dm_Call *c, dm_X *x) {
   DM_TRY(dm_check_float(c, u, "x1"));
   DM_TRY(dm_check_float(c, v, "x2"));
   DM_TRY(dm_broadcast(c->op->name, u, v, &ndim, shape));
-  u = x_expand(x, u, ndim, shape);
-  v = x_expand(x, v, ndim, shape);
+  /* the gradient of what is repeated is a sum, rounded once */
+  if (!dm_same_shape(u, v)) {
+    u = x_expand(x, dm_x_widen(x, u), ndim, shape);
+    v = x_expand(x, dm_x_widen(x, v), ndim, shape);
+  }
   DM_TRY(x->st);
   DM_TRY(dm_check_dim(c, u, a->dim, &dim));
+  const dm_DType to = dm_result_dtype(2, c->in);
+  if (dm_is_low(to) && dim == u->ndim - 1) {
+    c->out[0] = x_cast(x, row_cosines(x, u, v, a->eps), to);
+    return x->st;
+  }
+  u = dm_x_widen(x, u);
+  v = dm_x_widen(x, v);
   dm_Tensor *product = x_mul(x, unit(x, u, dim, a->eps), unit(x, v, dim, a->eps));
-  c->out[0] = x_sum(x, product, (dm_Ints){1, {dim}}, false);
+  dm_Tensor *y = x_sum(x, product, (dm_Ints){1, {dim}}, false);
+  c->out[0] = dm_is_low(to) ? x_cast(x, y, to) : y;
   return x->st;
 }
 

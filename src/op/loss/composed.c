@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/triple.h"
+#include "op/linear/row_products.h"
 #include "op/loss/loss.h"
 #include "op/pointwise/pointwise.h"
 #include "op/sort/order.h"
@@ -278,11 +279,10 @@ dm_status cosine_embedding_loss_compose(dm_Call *c, dm_X *x) {
                    "cosine_embedding_loss: x1 has shape %s, x2 %s, the target %s, wanted "
                    "{N, D}, {N, D}, {N}, or {D}, {D}, {}",
                    DM_SHAPE(u), DM_SHAPE(v), DM_SHAPE(t));
-  const dm_Ints last = {1, {-1}};
-  dm_Tensor *uu = x_shift(x, x_sum(x, x_mul(x, u, u), last, false), 1e-12);
-  dm_Tensor *vv = x_shift(x, x_sum(x, x_mul(x, v, v), last, false), 1e-12);
-  dm_Tensor *lengths = x_unary(x, DM_OP_sqrt, x_mul(x, uu, vv));
-  dm_Tensor *cos = x_div(x, x_sum(x, x_mul(x, u, v), last, false), lengths);
+  dm_Tensor *product[3]; /* u v, u u and v v */
+  if (!x_row_products(x, u, v, product)) return x->st;
+  dm_Tensor *uu = x_shift(x, product[1], 1e-12), *vv = x_shift(x, product[2], 1e-12);
+  dm_Tensor *cos = x_div(x, product[0], x_unary(x, DM_OP_sqrt, x_mul(x, uu, vv)));
   dm_Tensor *near = x_floor(x, x_shift(x, cos, -DM_ATTR(dm_MarginAttr, c)->margin), 0);
   dm_Tensor *zero = dm_x_number(x, 0);
   dm_Tensor *unlike = x_where(x, x_test(x, DM_OP_eq, t, -1), near, zero);

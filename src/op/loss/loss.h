@@ -5,9 +5,7 @@
 
 #include "op/along.h"
 #include "engine/op.h"
-
-/* The values of `reduction`; batchmean is kl_div's, and norm, the 2-norm, reduce_formula's. */
-enum { DM_LOSS_NONE, DM_LOSS_MEAN, DM_LOSS_SUM, DM_LOSS_BATCHMEAN, DM_LOSS_NORM };
+#include "op/reduction.h"
 
 /* The value of a formula of base/triple.inc for each element of its n operands, float32 in 16
    bits, or reduced over the last dim or all; in one op where the device and the operands allow

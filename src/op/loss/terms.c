@@ -288,22 +288,32 @@ static bool lie_alike(int n, dm_Tensor *const *in, bool last) {
   return ok && dm_op_has_kernel(DM_OP_reduce_formula, z->device);
 }
 
+/* The operands, those that are repeated widened: a gradient that is a sum is rounded once. */
+static bool widen_repeated(dm_X *x, int n, dm_Tensor *const *in, dm_Tensor **wide) {
+  int64_t most = 0;
+  for (int i = 0; i < n; i++) {
+    if (!in[i]) return false;
+    most = dm_max_i64(most, in[i]->numel);
+  }
+  for (int i = 0; i < n; i++) wide[i] = in[i]->numel < most ? dm_x_widen(x, in[i]) : in[i];
+  return x->st == DM_OK;
+}
+
 dm_Tensor *x_formula(dm_X *x, const dm_LossTermAttr *f, int64_t reduction, bool last, int n,
-                     dm_Tensor *const *in) {
+                     dm_Tensor *const *operands) {
   const dm_ReduceFormulaAttr whole = {f->formula, f->p, f->q, reduction, last};
   const dm_Ints dims = {last ? 1 : -1, {-1}};
   const dm_SumAttr sum = {dims, false, DM_NO_DTYPE};
   const dm_NormAttr norm = {2, dims, false, DM_NO_DTYPE};
-  dm_Tensor *const third = n > 2 ? in[2] : NULL;
-  for (int i = 0; i < n; i++)
-    if (!in[i]) return NULL;
+  dm_Tensor *in[3] = {NULL};
+  if (!widen_repeated(x, n, operands, in)) return NULL;
   if (reduction != DM_LOSS_NONE && lie_alike(n, in, last))
-    return dm_x(x, DM_OP_reduce_formula, &whole, n, in[0], in[1], third);
+    return dm_x(x, DM_OP_reduce_formula, &whole, n, in[0], in[1], in[2]);
   if (reduction == DM_LOSS_NORM) { /* of a shifted difference */
     dm_Tensor *d = x_sub(x, dm_x_widen(x, in[0]), dm_x_widen(x, in[1]));
     return dm_x(x, DM_OP_norm, &norm, 1, f->p != 0 ? x_shift(x, d, f->p) : d);
   }
-  dm_Tensor *y = dm_x(x, DM_OP_loss_term, f, n, in[0], in[1], third);
+  dm_Tensor *y = dm_x(x, DM_OP_loss_term, f, n, in[0], in[1], in[2]);
   if (reduction == DM_LOSS_NONE) return y;
   return dm_x(x, reduction == DM_LOSS_MEAN ? DM_OP_mean : DM_OP_sum, &sum, 1, y);
 }

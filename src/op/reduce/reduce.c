@@ -16,8 +16,8 @@
 #include "base/triple.h"
 #include "cpu/loops/loops.h"
 #include "cpu/vec.h"
-#include "op/loss/loss.h"
 #include "op/pointwise/pointwise.h"
+#include "op/reduction.h"
 
 /* ---- helpers of rules and gradients ---- */
 
