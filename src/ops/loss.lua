@@ -20,9 +20,26 @@ op.composed "cross_entropy_soft" {
     "ignore_index:num=-100", "reduction:enum(none|mean|sum)=mean", "label_smoothing:num=0",
   },
   autocast = "fp32",
-  flags = "hidden widen",
+  flags = "hidden",
   attr = "dm_CrossEntropyAttr",
   doc = "cross_entropy of targets that are probabilities",
+}
+
+op.kernel "soft_labels" {
+  tensors = "x, target",
+  outputs = 3,
+  saves = "I0 I1 O1 O2",
+  cuda = false,
+  flags = "hidden aside",
+  doc = "the same of each row, with the classes as the last dim",
+}
+
+op.kernel "soft_labels_backward" {
+  tensors = "gy, x, target, largest, log_sum",
+  gradient = false,
+  cuda = false,
+  flags = "hidden",
+  doc = "gradient of soft_labels in x",
 }
 
 op.kernel "cross_entropy_backward" {

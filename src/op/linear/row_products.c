@@ -4,7 +4,7 @@
 
 #include "cpu/loops/loops.h"
 #include "cpu/threads.h"
-#include "cpu/vec.h"
+#include "op/part.h"
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
 
@@ -29,50 +29,43 @@ typedef struct Job {
   int64_t n;
 } Job;
 
-/* part_: m elements of t from `at` on, in the compute type; buf is used unless they are. */
-#define PRODUCTS(SUFFIX, TYPE, DTYPE)                                                         \
-  static const TYPE *part_##SUFFIX(const dm_Tensor *t, int64_t at, int64_t m, TYPE *buf) {    \
-    const char *p = (const char *)dm_tensor_data(t) + at * dm_dtype_size((dm_DType)t->dtype); \
-    if (t->dtype == DTYPE) return (const TYPE *)(const void *)p;                              \
-    dm_load_##SUFFIX((dm_DType)t->dtype, p, 1, m, buf);                                       \
-    return buf;                                                                               \
-  }                                                                                           \
-  static void products_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                      \
-    const Job *j = ctx;                                                                       \
-    TYPE ub[BLOCK], vb[BLOCK];                                                                \
-    for (int64_t r = begin; r < end; r++) {                                                   \
-      double sum[3] = {0};                                                                    \
-      for (int64_t at = 0, m; at < j->n; at += m) {                                           \
-        m = dm_min_i64(BLOCK, j->n - at);                                                     \
-        const TYPE *u = part_##SUFFIX(j->u, r * j->n + at, m, ub);                            \
-        const TYPE *v = part_##SUFFIX(j->v, r * j->n + at, m, vb);                            \
-        sum[0] += dm_loops()->SUFFIX.dot(u, v, m);                                            \
-        sum[1] += dm_loops()->SUFFIX.dot(u, u, m);                                            \
-        sum[2] += dm_loops()->SUFFIX.dot(v, v, m);                                            \
-      }                                                                                       \
-      for (int i = 0; i < 3; i++) ((TYPE *)dm_tensor_data(j->out[i]))[r] = (TYPE)sum[i];      \
-    }                                                                                         \
-  }                                                                                           \
-  static void gradients_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                     \
-    const Job *j = ctx;                                                                       \
-    const dm_Pointwise *add = &dm_loops()->pair[DM_OP_add_scaled];                            \
-    const int64_t size = dm_dtype_size((dm_DType)j->u->dtype);                                \
-    const TYPE zero[BLOCK] = {0};                                                             \
-    TYPE ub[BLOCK], vb[BLOCK], y[BLOCK];                                                      \
-    for (int64_t r = begin; r < end; r++) {                                                   \
-      const double own = (double)((const TYPE *)dm_tensor_data(j->own))[r];                   \
-      const double by = (double)((const TYPE *)dm_tensor_data(j->by))[r];                     \
-      for (int64_t at = 0, m; at < j->n; at += m) {                                           \
-        m = dm_min_i64(BLOCK, j->n - at);                                                     \
-        const TYPE *u = part_##SUFFIX(j->u, r * j->n + at, m, ub);                            \
-        const TYPE *v = part_##SUFFIX(j->v, r * j->n + at, m, vb);                            \
-        add->SUFFIX((const TYPE *[]){zero, u}, y, m, &own);                                   \
-        add->SUFFIX((const TYPE *[]){y, v}, y, m, &by);                                       \
-        dm_store_##SUFFIX((dm_DType)j->u->dtype,                                              \
-                          (char *)dm_tensor_data(j->out[0]) + (r * j->n + at) * size, 1, m,   \
-                          y);                                                                 \
-      }                                                                                       \
-    }                                                                                         \
+#define PRODUCTS(SUFFIX, TYPE, DTYPE)                                                       \
+  static void products_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                    \
+    const Job *j = ctx;                                                                     \
+    TYPE ub[BLOCK], vb[BLOCK];                                                              \
+    for (int64_t r = begin; r < end; r++) {                                                 \
+      double sum[3] = {0};                                                                  \
+      for (int64_t at = 0, m; at < j->n; at += m) {                                         \
+        m = dm_min_i64(BLOCK, j->n - at);                                                   \
+        const TYPE *u = dm_part_##SUFFIX(j->u, r * j->n + at, m, ub);                       \
+        const TYPE *v = dm_part_##SUFFIX(j->v, r * j->n + at, m, vb);                       \
+        sum[0] += dm_loops()->SUFFIX.dot(u, v, m);                                          \
+        sum[1] += dm_loops()->SUFFIX.dot(u, u, m);                                          \
+        sum[2] += dm_loops()->SUFFIX.dot(v, v, m);                                          \
+      }                                                                                     \
+      for (int i = 0; i < 3; i++) ((TYPE *)dm_tensor_data(j->out[i]))[r] = (TYPE)sum[i];    \
+    }                                                                                       \
+  }                                                                                         \
+  static void gradients_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                   \
+    const Job *j = ctx;                                                                     \
+    const dm_Pointwise *add = &dm_loops()->pair[DM_OP_add_scaled];                          \
+    const int64_t size = dm_dtype_size((dm_DType)j->u->dtype);                              \
+    const TYPE zero[BLOCK] = {0};                                                           \
+    TYPE ub[BLOCK], vb[BLOCK], y[BLOCK];                                                    \
+    for (int64_t r = begin; r < end; r++) {                                                 \
+      const double own = (double)((const TYPE *)dm_tensor_data(j->own))[r];                 \
+      const double by = (double)((const TYPE *)dm_tensor_data(j->by))[r];                   \
+      for (int64_t at = 0, m; at < j->n; at += m) {                                         \
+        m = dm_min_i64(BLOCK, j->n - at);                                                   \
+        const TYPE *u = dm_part_##SUFFIX(j->u, r * j->n + at, m, ub);                       \
+        const TYPE *v = dm_part_##SUFFIX(j->v, r * j->n + at, m, vb);                       \
+        add->SUFFIX((const TYPE *[]){zero, u}, y, m, &own);                                 \
+        add->SUFFIX((const TYPE *[]){y, v}, y, m, &by);                                     \
+        dm_store_##SUFFIX((dm_DType)j->u->dtype,                                            \
+                          (char *)dm_tensor_data(j->out[0]) + (r * j->n + at) * size, 1, m, \
+                          y);                                                               \
+      }                                                                                     \
+    }                                                                                       \
   }
 PRODUCTS(f32, float, DM_F32)
 PRODUCTS(f64, double, DM_F64)

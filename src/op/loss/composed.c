@@ -215,41 +215,6 @@ dm_status gaussian_nll_loss_compose(dm_Call *c, dm_X *x) {
   return reduced_as(a->reduction, c, x, loss);
 }
 
-/* cross_entropy with class probabilities as targets, in x's shape (N, C, ...): -sum
-   over classes of weight * t * log_softmax(x), with label smoothing t (1 - s) + s /
-   C. mean divides by the batch and the other dims, as in PyTorch. */
-dm_status cross_entropy_soft_compose(dm_Call *c, dm_X *x) {
-  const dm_CrossEntropyAttr *a = DM_ATTR(dm_CrossEntropyAttr, c);
-  dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2];
-  if (!dm_same_shape(z, t) || z->ndim < 1)
-    return dm_fail(DM_EARG,
-                   "cross_entropy: x has shape %s, the target is %s of shape %s, wanted labels "
-                   "as int64, or probabilities in x's shape; hint: y:long()",
-                   DM_SHAPE(z), dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t));
-  if (a->ignore_index != -100)
-    return dm_fail(DM_EARG, "cross_entropy: ignore_index is for labels, the target has "
-                            "probabilities");
-  if (!(a->label_smoothing >= 0 && a->label_smoothing <= 1))
-    return dm_fail(DM_EARG, "cross_entropy: label_smoothing is %g, wanted 0 to 1",
-                   a->label_smoothing);
-  const int dim = z->ndim == 1 ? 0 : 1;
-  const int64_t classes = z->shape[dim], along[2] = {dim, DM_NO_DTYPE};
-  if (a->label_smoothing > 0)
-    t = x_shift(x, x_scale(x, t, 1 - a->label_smoothing), a->label_smoothing / (double)classes);
-  dm_Tensor *loss = x_mul(x, t, dm_x(x, DM_OP_log_softmax, along, 1, z));
-  if (weight) {
-    if (weight->ndim != 1 || weight->shape[0] != classes)
-      return dm_fail(DM_EARG,
-                     "cross_entropy: weight has shape %s, wanted one for each of %lld classes",
-                     DM_SHAPE(weight), (long long)classes);
-    int64_t shape[DM_MAX_DIM];
-    for (int d = 0; d < z->ndim; d++) shape[d] = d == dim ? classes : 1;
-    loss = x_mul(x, loss, x_reshape(x, weight, z->ndim, shape));
-  }
-  loss = x_scale(x, x_sum(x, loss, (dm_Ints){1, {dim}}, false), -1);
-  return reduced_as(a->reduction, c, x, loss);
-}
-
 /* ---- losses with a margin ---- */
 
 /* x for labels 1, max(0, margin - x) for labels -1, in x's dtype. */
