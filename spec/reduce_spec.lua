@@ -475,3 +475,38 @@ describe("reductions of integers and bools", function()
     end
   end)
 end)
+
+describe("reductions of repeated elements", function()
+  -- The functions that give values alone, or values with their positions.
+  local function values(x, name, ...)
+    local y = x[name](x, ...)
+    return dm.is_tensor(y) and y or y.values
+  end
+
+  it("are those of copies, where repeats change nothing", function()
+    for _, dtype in ipairs{"float32", "float64", "bfloat16", "int64", "bool"} do
+      for _, shape in ipairs{{1, 37}, {7, 1}, {1, 1, 5}, {1}} do
+        local size = {}
+        for i, n in ipairs(shape) do size[i] = n == 1 and 9 or n end
+        local x = (dm.randn(shape) * 3):to(dtype):expand(size)
+        local copy = x:contiguous()
+        for name in ("amax amin any all max min"):gmatch "%S+" do
+          assert.is_true(values(x, name):equal(values(copy, name)), name)
+          for d = 1, #shape do
+            assert.is_true(values(x, name, d):equal(values(copy, name, d)), name)
+          end
+        end
+        for _, p in ipairs{INF, -INF} do
+          if dm.is_floating_point(x) then
+            assert.is_true(x:norm{p = p}:equal(copy:norm{p = p}))
+          end
+        end
+      end
+    end
+  end)
+
+  it("keep a NaN", function()
+    local x = dm.tensor{1.0, NAN}:expand(70, 2)
+    assert.is_true(x:amax(1)[2]:isnan():item() and x:amin():isnan():item())
+  end)
+end)

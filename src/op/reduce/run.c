@@ -113,6 +113,17 @@ static bool is_any_order(const dm_Reduction *r) {
   return r->loop != DM_REDUCE_OWN && r->loop != DM_REDUCE_EXTREME;
 }
 
+/* The dims of x in mask along which it repeats its elements, if repeats change nothing: of the
+   largest, of whether any is true, and of whether all are. */
+static unsigned needless_dims(const dm_Tensor *x, unsigned mask, const dm_Reduction *r) {
+  const bool extreme = r->loop == DM_REDUCE_TOP || r->loop == DM_REDUCE_LARGEST;
+  unsigned needless = 0;
+  if (!extreme && r->loop != DM_REDUCE_ANY && r->loop != DM_REDUCE_ALL) return 0;
+  for (int d = 0; d < x->ndim; d++)
+    if (mask >> d & 1u && x->stride[d] == 0 && x->shape[d] > 1) needless |= 1u << d;
+  return needless;
+}
+
 /* The address of the first reduced element of output i. */
 static char *first_of(const Job *j, int64_t i) {
   int64_t off = 0;
@@ -499,7 +510,7 @@ static dm_status reduce(dm_Tensor *const *out, const dm_Tensor *x, const dm_Sour
   j.i64 = loops->reduce_i64[reduction->loop];
   j.columns = compute == DM_F32 ? loops->columns[reduction->loop] : NULL;
   j.columns_i64 = compute == DM_I64 ? loops->columns_i64[reduction->loop] : NULL;
-  dims_into(&j.red, x, mask, is_any_order(reduction));
+  dims_into(&j.red, x, mask & ~needless_dims(x, mask, reduction), is_any_order(reduction));
   dims_into(&j.kept, x, ~mask, false);
   j.n_red = j.red.numel;
   j.n_out = j.kept.numel;
