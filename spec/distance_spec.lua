@@ -1,6 +1,8 @@
--- The distances of all pairs of rows: cdist by differences, and pdist. Golden files define them;
--- this file tests where a kernel may go wrong: pairs in blocks, ranges of float32, ties, NaN.
+-- The distances of all pairs of rows: cdist by differences, and pdist; of rows side by side, and
+-- their cosines. Golden files define them; this file tests where a kernel may go wrong: pairs in
+-- blocks, ranges of float32, ties, NaN, rows that lie otherwise.
 local dm = require "demilune"
+local F = dm.nn.functional
 
 local DIRECT = "donot_use_mm_for_euclid_dist"
 local POWERS = {0, 0.5, 1, 1.5, 2, 3, math.huge}
@@ -142,5 +144,78 @@ describe("distances", function()
       same(dm.zeros(2, 3), cdist(dm.zeros(2, 0), dm.zeros(3, 0), p))
       same(dm.zeros(3), dm.pdist(dm.zeros(3, 0), p))
     end
+  end)
+end)
+
+describe("distances of vectors", function()
+  it("have a gradient of 0 where the vectors are the same", function()
+    for _, dtype in ipairs{"float32", "bfloat16"} do
+      local x = dm.randn(3, 40):to(dtype):requires_grad_()
+      local y = x:detach():clone():requires_grad_()
+      local d = F.pairwise_distance(x, y, {eps = 0}):sum() + dm.dist(x, y)
+      assert.equal(0, d:item())
+      d:backward()
+      for _, t in ipairs{x, y} do assert.equal(0, t.grad:abs():max():item()) end
+    end
+  end)
+
+  it("are those of the norm of the difference", function()
+    for dtype, off in pairs{float32 = 1e-6, float64 = 1e-14} do
+      local function close(a, b) assert.near(0, (a / b - 1):abs():max():item(), off) end
+      local x, y = dm.randn(5, 1030):to(dtype), dm.randn(5, 1030):to(dtype)
+      local apart = x - y + 1e-6
+      close(F.pairwise_distance(x, y), apart:norm{dim = 2})
+      close(F.pairwise_distance(x, y, {keepdim = true}), apart:norm{dim = 2, keepdim = true})
+      close(dm.dist(x, y), (x - y):norm())
+      close(F.pairwise_distance(x:t(), y:t()), apart:t():norm{dim = 2})
+      close(F.pairwise_distance(x, y[1]), (x - y[1] + 1e-6):norm{dim = 2})
+      assert.is_true(F.pairwise_distance(x, y)[3]:equal(F.pairwise_distance(x[3], y[3])))
+    end
+  end)
+end)
+
+describe("cosines of rows", function()
+  it("are those of turned operands, and of each row alone", function()
+    for _, dtype in ipairs{"float64", "float32", "bfloat16", "float16"} do
+      local x, y = dm.randn(5, 1030):to(dtype), dm.randn(5, 1030):to(dtype)
+      local signs = dm.tensor({1, -1, 1, 1, -1}, {dtype = dtype})
+      local close = dtype == "float64" and 1e-14 or dtype == "float32" and 1e-6 or 4e-3
+      local function turned(v) return v:t():contiguous():t() end
+      local function of(f, ...)
+        local a, b = x:detach():clone():requires_grad_(), y:detach():clone():requires_grad_()
+        local value = f(a, b, ...)
+        value:sum():backward()
+        local other = f(turned(x):requires_grad_(), turned(y):requires_grad_(), ...)
+        assert.near(0, (value - other):abs():max():item(), close)
+        local c, d = turned(x):requires_grad_(), turned(y):requires_grad_()
+        f(c, d, ...):sum():backward()
+        assert.near(0, (a.grad - c.grad):abs():max():item(), close)
+        assert.near(0, (b.grad - d.grad):abs():max():item(), close)
+        return value
+      end
+      local cosines = of(F.cosine_similarity, {dim = 2})
+      of(F.cosine_embedding_loss, signs, {margin = 0.01})
+      for i = 1, 5 do
+        assert.is_true(cosines[i]:equal(F.cosine_similarity(x[i], y[i], {dim = 1})))
+      end
+    end
+  end)
+
+  it("have finite gradients where a row is 0", function()
+    for _, dtype in ipairs{"float32", "bfloat16"} do
+      local x = dm.zeros({2, 8}, {dtype = dtype, requires_grad = true})
+      local y = dm.ones({2, 8}, {dtype = dtype, requires_grad = true})
+      F.cosine_similarity(x, y, {dim = 2}):sum():backward()
+      F.cosine_embedding_loss(x, y, dm.ones(2):to(dtype)):backward()
+      assert.is_true(x.grad:isfinite():all():item() and y.grad:isfinite():all():item())
+    end
+  end)
+
+  it("have second derivatives", function()
+    local x, y = dm.randn(3, 4):double(), dm.randn(3, 4):double()
+    for _, v in ipairs{x, y} do v:requires_grad_() end
+    assert.is_true(dm.autograd.gradgradcheck(function(a, b)
+      return F.cosine_embedding_loss(a, b, dm.tensor{1.0, -1.0, 1.0}:double())
+    end, {x, y}))
   end)
 end)

@@ -68,3 +68,25 @@ describe("the dtype table", function()
     assert.equal("int32", promoted("int16", "int32"))
   end)
 end)
+
+describe("fill_ and zero_", function()
+  it("write what full does, however the elements lie", function()
+    local function lies(dtype)
+      local function zeros(...) return dm.zeros({...}, {dtype = dtype}) end
+      return {zeros(3, 5), zeros(5, 3):t(), zeros(6, 5):narrow(1, 2, 3),
+        zeros(3, 9):narrow(2, 2, 5), zeros(0, 3), dm.zeros({}, {dtype = dtype})}
+    end
+    for _, dtype in ipairs{"float32", "float64", "bfloat16", "float16", "int64", "int32", "int16",
+                           "int8", "uint8", "bool"} do
+      for _, value in ipairs{1, 2.75, 0.5} do
+        for _, x in ipairs(lies(dtype)) do
+          assert.is_true(x:fill_(value):equal(dm.full(x.shape, value, {dtype = dtype})))
+          assert.is_true(x:zero_():equal(dm.zeros(x.shape, {dtype = dtype})))
+        end
+      end
+    end
+    local rows = dm.zeros(4, 6)
+    rows:narrow(2, 2, 3):fill_(1)
+    assert.equal(12, rows:sum():item())
+  end)
+end)

@@ -10,6 +10,7 @@
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/pointwise/pointwise.h"
+#include "op/shape/create.h"
 
 /* x in another dtype, with x's shape and device. */
 dm_status cast_rule(dm_Call *c) {
@@ -127,26 +128,17 @@ static void fill_int(const int64_t *const *in, int64_t *out, int64_t n, const do
 static const dm_Pointwise fill_fn = {.f32 = fill32, .f64 = fill64, .i64 = fill_int};
 
 /* A bool is filled with 1 for every number but 0: int64 would cut off 0.5. */
-dm_status fill_cpu(dm_Call *c) {
-  const double *value = &DM_ATTR(dm_FillAttr, c)->value;
-  const dm_DType t = (dm_DType)c->out[0]->dtype;
-  if (t == DM_BOOL) {
-    const double truth = *value != 0;
-    return dm_pointwise(c->out[0], 0, NULL, t, &fill_fn, &truth);
-  }
-  return dm_pointwise(c->out[0], 0, NULL, t, &fill_fn, value);
-}
-
-/* All bits 0 is the number 0 in every dtype. */
-dm_status zero_cpu(dm_Call *c) {
-  dm_Tensor *t = c->out[0];
-  const double zero = 0;
-  if (t->numel > 0 && dm_tensor_is_contiguous(t)) {
-    memset(dm_tensor_data(t), 0, (size_t)dm_tensor_bytes(t));
+static dm_status filled(dm_Tensor *t, double value) {
+  const dm_DType dtype = (dm_DType)t->dtype;
+  if (t->numel > 0 && dm_tensor_is_dense(t)) {
+    dm_fill_dense(t, value);
     return DM_OK;
   }
-  return dm_pointwise(t, 0, NULL, (dm_DType)t->dtype, &fill_fn, &zero);
+  if (dtype == DM_BOOL) value = value != 0;
+  return dm_pointwise(t, 0, NULL, dtype, &fill_fn, &value);
 }
+dm_status fill_cpu(dm_Call *c) { return filled(c->out[0], DM_ATTR(dm_FillAttr, c)->value); }
+dm_status zero_cpu(dm_Call *c) { return filled(c->out[0], 0); }
 
 /* The old values do not reach the result: their gradient is 0. */
 void fill_grad(dm_Grad *g) { g->gx[0] = x_zeros_like(g->x, g->gy[0]); }

@@ -66,22 +66,23 @@ static void fill_range(void *ctx, int64_t begin, int64_t end) {
   dm_loops()->move[dm_move_of(f->size)](f->dst + begin * f->size, 1, f->value, 0, end - begin);
 }
 
-/* Fills t, an output of a call and therefore dense, with a value. */
-static dm_status fill_dense(dm_Tensor *t, double value) {
-  if (t->numel == 0) return DM_OK;
+void dm_fill_dense(dm_Tensor *t, double value) {
+  if (t->numel == 0) return;
   Fill f = {.dst = dm_tensor_data(t), .size = dm_dtype_size((dm_DType)t->dtype)};
   dm_store_f64((dm_DType)t->dtype, f.value, 1, 1, &value);
   dm_parallel_for(t->numel, GRAIN, fill_range, &f);
-  return DM_OK;
 }
 
-dm_status zeros_cpu(dm_Call *c) { return fill_dense(c->out[0], 0); }
-dm_status ones_cpu(dm_Call *c) { return fill_dense(c->out[0], 1); }
-dm_status full_cpu(dm_Call *c) {
-  return fill_dense(c->out[0], DM_ATTR(dm_FullAttr, c)->fill_value);
+/* Outputs of a call are dense. */
+static dm_status filled(dm_Call *c, double value) {
+  dm_fill_dense(c->out[0], value);
+  return DM_OK;
 }
+dm_status zeros_cpu(dm_Call *c) { return filled(c, 0); }
+dm_status ones_cpu(dm_Call *c) { return filled(c, 1); }
+dm_status full_cpu(dm_Call *c) { return filled(c, DM_ATTR(dm_FullAttr, c)->fill_value); }
 dm_status full_like_cpu(dm_Call *c) {
-  return fill_dense(c->out[0], DM_ATTR(dm_FullLikeAttr, c)->fill_value);
+  return filled(c, DM_ATTR(dm_FullLikeAttr, c)->fill_value);
 }
 dm_status empty_cpu(dm_Call *c) {
   DM_UNUSED(c); /* the values are whatever the memory holds */
@@ -196,7 +197,7 @@ dm_status eye_cpu(dm_Call *c) {
   dm_Tensor *t = c->out[0];
   const dm_DType dtype = (dm_DType)t->dtype;
   const double one = 1;
-  DM_TRY(fill_dense(t, 0));
+  dm_fill_dense(t, 0);
   const int64_t n = dm_min_i64(t->shape[0], t->shape[1]);
   for (int64_t i = 0; i < n; i++) {
     char *p = (char *)dm_tensor_data(t) + i * (t->shape[1] + 1) * dm_dtype_size(dtype);

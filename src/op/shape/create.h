@@ -40,4 +40,8 @@ static inline dm_Ramp dm_linspace_ramp(const dm_LinspaceAttr *a) {
    device. */
 void dm_out_sized(dm_Call *c, dm_Ints size, int64_t dtype, dm_DType standard, int64_t device);
 
+/* Writes the number into each element of t, which is dense, in its dtype, whose bool is true
+   for all numbers but 0. On the CPU. */
+void dm_fill_dense(dm_Tensor *t, double value);
+
 #endif
