@@ -206,6 +206,11 @@ describe("losses of single elements", function()
       F[name](x, t, {reduction = "sum"}):backward()
       F[name](x:float(), wide, {reduction = "sum"}):backward()
       assert.is_true(t.grad:equal(wide.grad:bfloat16()), name)
+      local row, column = dm.rand(1, 64):bfloat16():requires_grad_(), y:detach():reshape(8, 1)
+      wide = row:detach():float():requires_grad_()
+      F[name](row, column, {reduction = "sum"}):backward()
+      F[name](wide, column:float(), {reduction = "sum"}):backward()
+      assert.is_true(row.grad:equal(wide.grad:bfloat16()), name)
     end
   end)
 

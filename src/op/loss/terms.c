@@ -288,14 +288,19 @@ static bool lie_alike(int n, dm_Tensor *const *in, bool last) {
   return ok && dm_op_has_kernel(DM_OP_reduce_formula, z->device);
 }
 
-/* The operands, those that are repeated widened: a gradient that is a sum is rounded once. */
+/* The operands, those that may be repeated widened: a gradient that is a sum is rounded once.
+ */
 static bool widen_repeated(dm_X *x, int n, dm_Tensor *const *in, dm_Tensor **wide) {
-  int64_t most = 0;
+  const dm_Tensor *most = in[0];
   for (int i = 0; i < n; i++) {
     if (!in[i]) return false;
-    most = dm_max_i64(most, in[i]->numel);
+    if (in[i]->numel > most->numel) most = in[i];
   }
-  for (int i = 0; i < n; i++) wide[i] = in[i]->numel < most ? dm_x_widen(x, in[i]) : in[i];
+  bool crossed = false; /* as (R, 1) and (1, R) */
+  for (int i = 0; i < n; i++)
+    crossed |= in[i]->numel == most->numel && !dm_same_shape(in[i], most);
+  for (int i = 0; i < n; i++)
+    wide[i] = crossed || in[i]->numel < most->numel ? dm_x_widen(x, in[i]) : in[i];
   return x->st == DM_OK;
 }
 
@@ -306,7 +311,7 @@ dm_Tensor *x_formula(dm_X *x, const dm_LossTermAttr *f, int64_t reduction, bool 
   const dm_SumAttr sum = {dims, false, DM_NO_DTYPE};
   const dm_NormAttr norm = {2, dims, false, DM_NO_DTYPE};
   dm_Tensor *in[3] = {NULL};
-  if (!widen_repeated(x, n, operands, in)) return NULL;
+  if (x->st != DM_OK || !widen_repeated(x, n, operands, in)) return NULL;
   if (reduction != DM_LOSS_NONE && lie_alike(n, in, last))
     return dm_x(x, DM_OP_reduce_formula, &whole, n, in[0], in[1], in[2]);
   if (reduction == DM_LOSS_NORM) { /* of a shifted difference */
