@@ -156,9 +156,12 @@ static bool has_vectors(const dm_ChannelJob *j) {
   return j->n_run == 1 && j->channel_step == 1 && j->n_channel > 1;
 }
 
-/* Runs fn over all rows in parallel. */
+/* Runs fn over all rows in parallel, in chunks of DM_POINT_GRAIN elements or of MOST rows: fn
+   works out the numbers of all channels first, which takes as long as a few rows. */
 static void for_rows(dm_RangeFn *fn, dm_ChannelJob *j) {
-  dm_parallel_for(j->run, dm_max_i64(1, DM_POINT_GRAIN / j->n_channel), fn, j);
+  enum { MOST = 64 };
+  const int64_t share = dm_min_i64(MOST, j->run / (2 * dm_threads_here()));
+  dm_parallel_for(j->run, dm_max_i64(dm_max_i64(1, DM_POINT_GRAIN / j->n_channel), share), fn, j);
 }
 
 /* Runs fn over parts of the rows, which depend on the shape alone, and gives how many there
@@ -212,7 +215,7 @@ static dm_status vectors_backward(dm_ChannelJob *j, dm_DType compute) {
     gw = s2[c] * inv;
     dm_store_f64(compute, (char *)j->gw + c * size, 1, 1, &gw);
   }
-  for_rows(dm_norm_loops(compute)->vectors_backward, j);
+  if (j->training) for_rows(dm_norm_loops(compute)->vectors_backward, j);
   dm_scratch_trim(DM_SCRATCH_JOB);
   return DM_OK;
 }
