@@ -591,15 +591,17 @@ op.composed "relu6" {
   doc = "x held between 0 and 6",
 }
 
-op.composed "selu" {
+op.unary "selu" {
   tensors = "x",
-  flags = "inplace widen",
+  saves = "I0",
+  flags = "cheap",
   doc = "elu scaled so that mean and variance settle at 0 and 1; Klambauer et al. 2017",
 }
 
-op.composed "tanhshrink" {
+op.unary "tanhshrink" {
   tensors = "x",
-  flags = "widen",
+  saves = "I0",
+  flags = "cheap",
   doc = "x - tanh(x)",
 }
 

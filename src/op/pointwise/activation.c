@@ -71,18 +71,6 @@ dm_status relu6_compose(dm_Call *c, dm_X *x) {
   return give(c, x, dm_x(x, DM_OP_hardtanh, range, 1, c->in[0]));
 }
 
-/* alpha and scale keep mean 0 and variance 1 from layer to layer: Klambauer et al. 2017, whose
-   numbers these are. */
-dm_status selu_compose(dm_Call *c, dm_X *x) {
-  const double alpha = 1.6732632423543772848170429916717;
-  dm_Tensor *y = dm_x(x, DM_OP_elu, &alpha, 1, c->in[0]);
-  return give(c, x, x_scale(x, y, 1.0507009873554804934193349852946));
-}
-
-dm_status tanhshrink_compose(dm_Call *c, dm_X *x) {
-  return give(c, x, x_sub(x, c->in[0], x_unary(x, DM_OP_tanh, c->in[0])));
-}
-
 /* x (N, C, ...) with weight () or (C), which is viewed as (1, C, 1, ...) to broadcast. He et
    al. 2015. */
 dm_status prelu_compose(dm_Call *c, dm_X *x) {
