@@ -161,7 +161,8 @@ static bool has_vectors(const dm_ChannelJob *j) {
 static void for_rows(dm_RangeFn *fn, dm_ChannelJob *j) {
   enum { MOST = 64 };
   const int64_t share = dm_min_i64(MOST, j->run / (2 * dm_threads_here()));
-  dm_parallel_for(j->run, dm_max_i64(dm_max_i64(1, DM_POINT_GRAIN / j->n_channel), share), fn, j);
+  dm_parallel_for(j->run, dm_max_i64(dm_max_i64(1, DM_POINT_GRAIN / j->n_channel), share), fn,
+                  j);
 }
 
 /* Runs fn over parts of the rows, which depend on the shape alone, and gives how many there
