@@ -199,7 +199,7 @@ describe("losses of single elements", function()
     assert.equal("float32", F.hinge_embedding_loss(x:float(), y:double()).dtype)
   end)
 
-  it("add the gradients of what is repeated before they are rounded", function()
+  it("add the gradients of repeated operands before they are rounded", function()
     for _, name in ipairs{"mse_loss", "binary_cross_entropy_with_logits", "soft_margin_loss"} do
       local x, y = dm.rand(64, 8):bfloat16(), dm.rand(8):bfloat16()
       local t, wide = y:clone():requires_grad_(), y:float():requires_grad_()

@@ -120,6 +120,7 @@ static inline dm_status summarize(const dm_OpInfo *op, int n_in, dm_Tensor *cons
 /* A call without outputs. Their meta has no dims and the CPU until the rule fills it in. */
 static inline void begin_call(dm_Call *c, const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                               const void *attr) {
+  dm_check_count(op, n_in);
   c->op = op;
   c->n_in = n_in;
   c->n_out = op->n_out;

@@ -34,6 +34,12 @@ const void *dm_checked_attr(const dm_OpInfo *op, const void *attr, const char *l
           layout);
   abort();
 }
+void dm_check_count(const dm_OpInfo *op, int n_in) {
+  const dm_Signature *g = op->signature;
+  if (g->list || n_in <= g->n_tensor) return;
+  fprintf(stderr, "%s has %d tensors and is given %d\n", op->name, (int)g->n_tensor, n_in);
+  abort();
+}
 #endif
 
 void dm_op_defaults(const dm_OpInfo *op, void *attr) {

@@ -231,13 +231,18 @@ dm_status dm_check_holds_number(const char *what, dm_DType to, const dm_Tensor *
 dm_status dm_check_float(const dm_Call *c, const dm_Tensor *t, const char *what);
 
 /* The attribute struct of a call. The builds under a sanitizer check that the op's own struct
-   begins with members of TYPE's types, and abort where it does not. */
+   begins with members of TYPE's types, and that a call has no more tensors than the op's row,
+   and abort where it is not so. */
 #ifdef DM_CHECK_ATTR
+void dm_check_count(const dm_OpInfo *op, int n_in);
 const void *dm_checked_attr(const dm_OpInfo *op, const void *attr, const char *layout);
 #define DM_ATTR(TYPE, CALL) \
   ((const TYPE *)dm_checked_attr((CALL)->op, (CALL)->attr, DM_LAYOUT_##TYPE))
 #else
 #define DM_ATTR(TYPE, CALL) ((const TYPE *)(CALL)->attr)
+static inline void dm_check_count(const dm_OpInfo *op, int n_in) {
+  DM_UNUSED(op), DM_UNUSED(n_in);
+}
 #endif
 
 #endif

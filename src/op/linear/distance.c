@@ -45,7 +45,7 @@ dm_status cosine_similarity_compose(dm_Call *c, dm_X *x) {
   DM_TRY(dm_check_float(c, u, "x1"));
   DM_TRY(dm_check_float(c, v, "x2"));
   DM_TRY(dm_broadcast(c->op->name, u, v, &ndim, shape));
-  /* the gradient of what is repeated is a sum, rounded once */
+  /* the gradient of a repeated operand is a sum, rounded once */
   if (!dm_same_shape(u, v)) {
     u = x_expand(x, dm_x_widen(x, u), ndim, shape);
     v = x_expand(x, dm_x_widen(x, v), ndim, shape);

@@ -1,5 +1,5 @@
-/* The products that the cosine of two rows is made of, u v, u u and v v, each row summed in one
-   pass over both, and their gradient in one pass: the rows are widened block by block. */
+/* The sums of u v, u u and v v of two rows, of which their cosine is made, in one pass over
+   both, and the gradient in another: the rows are widened block by block. */
 #include "op/linear/row_products.h"
 
 #include "cpu/loops/loops.h"
@@ -24,7 +24,7 @@ dm_status row_products_backward_rule(dm_Call *c) {
 
 typedef struct Job {
   const dm_Tensor *u, *v;    /* (R, n), contiguous */
-  const dm_Tensor *own, *by; /* backward: (R), what u and v are multiplied by */
+  const dm_Tensor *own, *by; /* backward: (R), the factors of u and v */
   dm_Tensor *const *out;
   int64_t n;
 } Job;
@@ -71,22 +71,21 @@ PRODUCTS(f32, float, DM_F32)
 PRODUCTS(f64, double, DM_F64)
 #undef PRODUCTS
 
-static dm_status run(const Job *j, int64_t rows, dm_RangeFn *fn) {
-  Job job = *j;
-  dm_parallel_for(rows, dm_max_i64(1, GRAIN / dm_max_i64(1, job.n)), fn, &job);
+static dm_status each_row(Job j, dm_RangeFn *fn) {
+  dm_parallel_for(j.u->numel / j.n, dm_max_i64(1, GRAIN / j.n), fn, &j);
   return DM_OK;
 }
 
 dm_status row_products_cpu(dm_Call *c) {
   const dm_Tensor *u = c->in[0];
   const Job j = {.u = u, .v = c->in[1], .out = c->out, .n = u->shape[u->ndim - 1]};
-  return run(&j, u->numel / j.n, c->out[0]->dtype == DM_F64 ? products_f64 : products_f32);
+  return each_row(j, c->out[0]->dtype == DM_F64 ? products_f64 : products_f32);
 }
 
 dm_status row_products_backward_cpu(dm_Call *c) {
   const dm_Tensor *u = c->in[0];
   const Job j = {u, c->in[1], c->in[2], c->in[3], c->out, u->shape[u->ndim - 1]};
-  return run(&j, u->numel / j.n, c->in[2]->dtype == DM_F64 ? gradients_f64 : gradients_f32);
+  return each_row(j, c->in[2]->dtype == DM_F64 ? gradients_f64 : gradients_f32);
 }
 
 /* The gradient in u of the products, given those of u v and u u, NULL for 0: 2 own u + by v. */

@@ -116,31 +116,30 @@ ROWS(f64, double, DM_F64)
 #undef REDUCE_f64
 #undef ROWS
 
-static void each_row(Job j, dm_RangeFn *fn) {
+static dm_status each_row(Job j, dm_RangeFn *fn) {
   dm_parallel_for(j.x->numel / j.n, dm_max_i64(1, GRAIN / j.n), fn, &j);
+  return DM_OK;
 }
 dm_status soft_labels_cpu(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
   const Job j = {.x = x, .t = c->in[1], .out = c->out, .n = x->shape[x->ndim - 1]};
-  each_row(j, c->out[0]->dtype == DM_F64 ? forward_f64 : forward_f32);
-  return DM_OK;
+  return each_row(j, c->out[0]->dtype == DM_F64 ? forward_f64 : forward_f32);
 }
 dm_status soft_labels_backward_cpu(dm_Call *c) {
   const dm_Tensor *x = c->in[1];
   dm_Tensor *const *in = c->in;
   const Job j = {x, in[2], in[0], in[3], in[4], c->out, x->shape[x->ndim - 1]};
-  each_row(j, in[0]->dtype == DM_F64 ? backward_f64 : backward_f32);
-  return DM_OK;
+  return each_row(j, in[0]->dtype == DM_F64 ? backward_f64 : backward_f32);
 }
 
-/* gy (total softmax(x) - t), and -gy log_softmax(x). */
+/* gy (total softmax(x) - t), where total is the sum of t, and -gy log_softmax(x). */
 void soft_labels_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *z = g->in[0], *t = g->in[1], *gy = g->gy[0];
   if (!gy) return;
   if (g->need[0] && !g->create_graph)
-    g->gx[0] = dm_x(x, DM_OP_soft_labels_backward, NULL, 6, x_unary(x, DM_OP_contiguous, gy), z,
-                    t, g->out[1], g->out[2], g->out[3]);
+    g->gx[0] = dm_x(x, DM_OP_soft_labels_backward, NULL, 5, x_unary(x, DM_OP_contiguous, gy), z,
+                    t, g->out[1], g->out[2]);
   if (!g->create_graph && !g->need[1]) return;
   const int64_t last[2] = {-1, DM_NO_DTYPE};
   dm_Tensor *logs = dm_x(x, DM_OP_log_softmax, last, 1, dm_x_widen(x, z));
