@@ -115,7 +115,8 @@ describe("a rank that does not come", function()
   it("while the library hangs: the script's thread ends the process", function()
     local library = os.tmpname()
     finally(function() os.remove(library) end)
-    assert(os.execute("cc -std=gnu11 -shared -fPIC -Isrc -o " .. library .. " spec/fake_mpi.c"))
+    assert(os.execute("cc -std=gnu11 -Wall -Wextra -Werror -shared -fPIC -Isrc -o " .. library
+      .. " spec/fake_mpi.c"))
     local command = "%s DEMILUNE_MPI=%s OMPI_COMM_WORLD_SIZE=2 lua5.4 -e '%s'"
     local text, code, seconds = run(command:format(launch.paths(), library, [[
         local dist = require("demilune").distributed
