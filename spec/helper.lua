@@ -1,7 +1,9 @@
--- Runs before the specs, by three variables of the environment:
+-- Runs before the specs, by four variables of the environment:
 -- DEMILUNE_BUILD   the build folder to test ("build" by default)
 -- DEMILUNE_GC      Lua's collector, "incremental" or "generational"
 -- DEMILUNE_DEVICE  the default device of new tensors ("cpu" by default)
+-- DEMILUNE_SEED    the seed of random tensors and of math.random (1 by default, so that two runs
+--                  on one machine are the same)
 local build = os.getenv "DEMILUNE_BUILD" or "build"
 
 package.path = "./lua/?.lua;./lua/?/init.lua;" .. package.path
@@ -19,6 +21,10 @@ if device == "cpu" then -- also for programs that specs start, on machines with 
 else
   rawset(_G, "DEMILUNE_DEVICE_SCOPE", require("demilune").device(device))
 end
+
+local seed = math.tointeger(os.getenv "DEMILUNE_SEED" or 1)
+require("demilune.core").manual_seed(seed)
+math.randomseed(seed)
 
 -- assert.refuses(pattern, f): f raises an error whose text has pattern.
 local assert, say = require "luassert", require "say"

@@ -1,8 +1,8 @@
 -- Every op of the table that PyTorch has, too, on the CPU, beside PyTorch eager: sizes, dtypes,
 -- layouts, the call alone and with its gradients.
 --   PYTHON=python3 scripts/run scripts/bench/ops.lua [--quick] [--case TEXT] [--threads 2]
---       [--dtypes float32,bfloat16] [--sizes 1,1k,1M,16M] [--rounds 3] [--block 0.005] [--all]
---       [--log FILE] [--tiny]
+--       [--dtypes float32,bfloat16] [--sizes 1,1k,1M,16M] [--rounds 3] [--again 4]
+--       [--block 0.005] [--all] [--log FILE] [--tiny]
 -- --case: the ops whose name, or "family:" and name, holds TEXT. --quick: float32 and bfloat16, 1k
 -- and 1M elements, contiguous; about ten minutes on two cores, the whole about an hour. --tiny: few
 -- elements and short blocks, to see that it runs. --log: a line with every figure, as it comes,
@@ -10,15 +10,16 @@
 -- op_cases.lua has the rows.
 --
 -- A figure is the least time of a call, over blocks of --block seconds in each of --rounds rounds,
--- in which the sides take turns. Transposed are all matrices; broadcast is the second operand (a
+-- in which the sides take turns; a case within a tenth of a loser after them goes on for --again
+-- rounds, both sides. Transposed are all matrices; broadcast is the second operand (a
 -- row), or an only one (a row, expanded). Losers take more than 1 / 0.95 of PyTorch's time.
 -- PyTorch's threads wait as they do by default, and its allocator keeps memory.
 local lib = dofile((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/lib.lua")
 local cases = require "op_cases"
 local dm = require "demilune"
-local options = lib.options{quick = false, case = "", dtypes = "", sizes = "", rounds = 3,
+local options = lib.options{quick = false, case = "", dtypes = "", sizes = "", rounds = 3, again = 4,
   block = 0.005, threads = tonumber(lib.output "nproc") or 1, all = false, tiny = false, log = ""}
-if options.tiny then options.rounds, options.block = 1, 1e-5 end
+if options.tiny then options.rounds, options.again, options.block = 1, 0, 1e-5 end
 
 local log = options.log ~= "" and assert(io.open(options.log, "w"))
 if log then log:setvbuf "line" end
@@ -130,11 +131,21 @@ local function keep(least, answer)
   end
 end
 
+-- Whether one of the figures is a loser's, or within a tenth of one.
+local function close(least)
+  for key, seconds in pairs(least.demilune) do
+    local peer = least.PyTorch[key]
+    if peer and peer / seconds < LEAST * 1.1 then return true end
+  end
+  return false
+end
+
 local function measure(row, dtype, layout)
   local asked = requests(row, dtype, layout)
   if not asked then return end
   local least = {demilune = {}, PyTorch = {}}
-  for round = 1, options.rounds do
+  for round = 1, options.rounds + options.again do
+    if round > options.rounds and not close(least) then break end
     for turn = 1, #sides do
       local side = sides[round % 2 == 0 and #sides + 1 - turn or turn]
       local answer, why = ask(side, asked[side])
