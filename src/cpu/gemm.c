@@ -19,19 +19,22 @@
    is contiguous, as a layer's weights have it, the kernel turns blocks of B in registers
    (sum_turned), or takes the columns of B as the rows of a tile (sum_swapped). Where columns
    are contiguous it widens them in registers, or joins a few rows to pairs at a time (sum_few).
+   Long contiguous rows times one column are inner products, each added in lanes (sum_dots).
 
    Where C is small and k is long, as in gradients of weights, k is cut too, into parts that
-   have sums of their own and are added in order. Each element of C is a sum in order of k,
-   and the number of parts depends on the shape alone, so that neither the tiles nor the number
-   of threads changes a bit of the result. */
+   have sums of their own and are added in order. Each element of C is a sum in order of k, or
+   in the lanes of an inner product, and the number of parts depends on the shape alone, so that
+   neither the tiles nor the number of threads changes a bit of the result. */
 #include "cpu/gemm.h"
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/gemm_small.h"
 #include "cpu/gemm_variant.h"
+#include "cpu/loops/loops.h"
 #include "cpu/scratch.h"
 #include "cpu/threads.h"
+#include "cpu/vec.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -48,7 +51,9 @@ enum {
   SPLIT_TILE = 128,           /* an area of C that makes a task, this wide and high; */
   SPLIT_TILES = 32,           /* as many of them need no parts of k */
   DIRECT_WORK = 64 * 64 * 64, /* products so small that packing costs more */
-  DIRECT_PANELS = 4           /* panels of A that pay for no packing of B */
+  DIRECT_PANELS = 4,          /* panels of A that pay for no packing of B */
+  DOT_LEAST = 512,            /* depth of an inner product; greater ones are cut into blocks */
+  DOT_BLOCK = 4096            /* of so many elements, added in float64 */
 };
 static const int64_t TASK_WORK = 1 << 18;  /* multiply-adds worth a task */
 static const int64_t FEW_TASK = 1 << 17;   /* elements of B worth a task, for few rows; */
@@ -71,6 +76,7 @@ typedef struct Gemm {
   bool turned;   /* the kernel turns blocks of b for few packed rows; b's depth is contiguous */
   bool swapped;  /* tiles take few rows of a as columns, and b's columns as rows */
   bool few;      /* the kernel multiplies few packed rows of a with b where it lies */
+  bool dots;     /* a row of a, and columns of b whose depth is contiguous: inner products */
   bool staged;   /* sums reach C through a buffer */
   bool tilewise; /* of staged: each register tile is stored as soon as it is summed */
   int64_t tile_m, tile_n, n_tile_m, n_tile_n;
@@ -81,7 +87,7 @@ typedef struct Gemm {
 
 /* Whether one of the ways for few rows of a is taken. */
 static bool has_few_rows(const Gemm *g) {
-  return g->in_place || g->turned || g->swapped || g->few;
+  return g->in_place || g->turned || g->swapped || g->few || g->dots;
 }
 
 /* Whether a register tile's sums are done, and stored, when the kernel has run once: the next
@@ -113,6 +119,7 @@ typedef struct Buffers {
 static bool get_buffers(const Gemm *g, Buffers *buf) {
   const int64_t kc = dm_depth(g->kn, g->kc), mr = g->kn->mr, nr = g->kn->nr;
   const int64_t n_a = g->direct_a            ? 0
+                      : g->dots              ? g->part_k
                       : g->turned            ? g->tile_m * dm_depth(g->kn, g->part_k)
                       : g->swapped || g->few ? mr * dm_depth(g->kn, g->part_k)
                                              : dm_ceil_div(g->tile_m, mr) * mr * kc;
@@ -308,6 +315,25 @@ static void sum_few(const Gemm *g, const Tile *t, const Buffers *buf, float *out
   }
 }
 
+/* out (1, n) = [out or prologue +] the inner products of a row of a with columns of b. */
+static void sum_dots(const Gemm *g, const Tile *t, const Buffers *buf, float *out,
+                     int64_t out_rs, bool add) {
+  const int64_t depth = t->k1 - t->k0;
+  const void *row = mat_at(&g->a, t->a, t->i, t->k0);
+  add |= begin_few(t, out, out_rs);
+  if (!g->direct_a) {
+    dm_load_f32(g->a.dtype, row, g->a.cs, depth, (float *)(void *)buf->a);
+    row = buf->a;
+  }
+  for (int64_t j = 0; j < t->n; j++) {
+    double sum = 0;
+    for (int64_t k = 0; k < depth; k += DOT_BLOCK)
+      sum += dm_loops()->f32.dot(g->b.dtype, mat_at(&g->b, t->b, t->k0 + k, t->j + j), DM_F32,
+                                 (const float *)row + k, dm_min_i64(DOT_BLOCK, depth - k));
+    out[j] = (add ? out[j] : 0) + (float)sum;
+  }
+}
+
 /* The sums of a tile over its depth [k0, k1), block after block, into out. */
 static void sum_tile(const Gemm *g, const Tile *t, const Buffers *buf, char *out,
                      int64_t out_rs, bool add) {
@@ -316,6 +342,7 @@ static void sum_tile(const Gemm *g, const Tile *t, const Buffers *buf, char *out
     if (g->in_place) sum_in_place(g, t, out, out_rs, add);
     else
       (g->few      ? sum_few
+       : g->dots   ? sum_dots
        : g->turned ? sum_turned
                    : sum_swapped)(g, t, buf, (float *)(void *)out, out_rs, add);
     return;
@@ -493,7 +520,10 @@ static void plan_tiles(Gemm *g) {
 /* Few rows wait for b: tiles are columns of b, as wide as leaves two for each thread, or one
    where rows of b are read, so that long runs of them are. */
 static void plan_columns(Gemm *g) {
-  const int64_t unit = g->few ? g->kn->few_nr : g->swapped ? g->kn->mr : g->kn->nr;
+  const int64_t unit = g->dots      ? 1
+                       : g->few     ? g->kn->few_nr
+                       : g->swapped ? g->kn->mr
+                                    : g->kn->nr;
   const int64_t share = dm_ceil_div(g->n, (g->few ? 1 : 2) * dm_threads_here());
   const int64_t most = dm_min_i64(TILE_N, FEW_TILE / dm_max_i64(1, g->part_k) + unit);
   g->tile_m = g->few || g->turned ? dm_even_part(g->m, g->kn->few_rows, 1) : g->m;
@@ -531,6 +561,11 @@ static void plan_direct(Gemm *g) {
   g->few = g->kn->few && g->m <= dm_max_i64(DM_FEW_ROWS, g->kn->few_rows) && g->b.cs == 1 &&
            (g->kn->pairs || g->b.dtype == type || g->b.dtype == g->kn->few_low);
   if (g->few) g->direct_b = true, g->direct_a = g->in_place = false;
+  if (g->dots) {
+    g->direct_b = true;
+    g->direct_a = g->a.dtype == DM_F32 && g->a.cs == 1;
+    g->in_place = g->turned = g->swapped = g->few = false;
+  }
 }
 
 /* The kernel for both operands' dtype, or that of the compute type where they differ or k is
@@ -541,12 +576,16 @@ static const dm_Kernel *kernel_for(const Gemm *g, dm_DType type) {
 
 /* A matrix whose columns are contiguous, times one column, becomes a row times the transpose of
    the matrix: the kernel takes its columns as vectors, where it lies. So does one whose rows
-   are, where the kernel turns them. C is contiguous, and is the same either way. */
+   are, where the kernel turns them or inner products do. C is contiguous, and is the same
+   either way but for these, which rows of any number take. */
 static void transpose_column(Gemm *g) {
   const dm_Mat a = g->a, b = g->b;
   const dm_Mat turned = {a.data, a.dtype, a.cs, a.rs}, row = {b.data, b.dtype, b.cs, b.rs};
-  if (g->n != 1 || g->m == 1 || g->ldc != 1) return;
-  if (a.rs != 1 && !can_turn(g, &turned, g->a_step) && !can_swap(g->kn, &turned)) return;
+  if (g->n != 1 || g->ldc != 1) return;
+  g->dots = g->kn->type == DM_F32 && g->k >= DOT_LEAST && a.cs == 1;
+  if (g->m == 1 && !g->dots) return;
+  if (!g->dots && a.rs != 1 && !can_turn(g, &turned, g->a_step) && !can_swap(g->kn, &turned))
+    return;
   const int64_t m = g->m, a_step = g->a_step;
   g->a = row;
   g->b = turned;

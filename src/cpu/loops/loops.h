@@ -152,9 +152,10 @@ typedef struct dm_RealLoops {
   void (*attend)(void *scores, int64_t n, void *lse); /* these three: attention.inc */
   void (*attend_again)(void *scores, int64_t n, const void *lse);
   void (*attend_back)(const void *weights, void *gradients, int64_t n, double scale);
-  const dm_MethodLoops *methods;                          /* by dm_Method */
-  double (*dot)(const void *x, const void *y, int64_t n); /* of one block */
-  dm_UpdateFn *scale, *clamp;                             /* how: a double */
+  const dm_MethodLoops *methods; /* by dm_Method */
+  double (*dot)(dm_DType t, const void *x, dm_DType u, const void *y,
+                int64_t n);   /* of a block */
+  dm_UpdateFn *scale, *clamp; /* how: a double */
   dm_status (*rnn_forward)(const dm_RnnJob *j);
   dm_status (*rnn_backward)(const dm_RnnJob *j);
 } dm_RealLoops;

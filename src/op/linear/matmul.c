@@ -315,26 +315,31 @@ typedef struct Dot {
   double *sum;
 } Dot;
 
-/* m elements of an operand from `at` on in the compute type; buf is used unless they are. */
-#define DOT(SUFFIX, TYPE, DTYPE)                                                            \
-  static const TYPE *part_##SUFFIX(const Dot *d, int i, int64_t at, int64_t m, TYPE *buf) { \
-    const char *p = d->data[i] + at * d->stride[i] * dm_dtype_size(d->type[i]);             \
-    if (d->type[i] == DTYPE && d->stride[i] == 1) return (const TYPE *)(const void *)p;     \
-    dm_load_##SUFFIX(d->type[i], p, d->stride[i], m, buf);                                  \
-    return buf;                                                                             \
-  }                                                                                         \
-  static void dot_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                         \
-    const Dot *d = ctx;                                                                     \
-    TYPE x[DOT_BLOCK], y[DOT_BLOCK];                                                        \
-    for (int64_t u = begin; u < end; u++) {                                                 \
-      const int64_t last = dm_min_i64(d->n, (u + 1) * DOT_CHUNK);                           \
-      d->sum[u] = 0;                                                                        \
-      for (int64_t at = u * DOT_CHUNK, m; at < last; at += m) {                             \
-        m = dm_min_i64(DOT_BLOCK, last - at);                                               \
-        d->sum[u] += dm_loops()->SUFFIX.dot(part_##SUFFIX(d, 0, at, m, x),                  \
-                                            part_##SUFFIX(d, 1, at, m, y), m);              \
-      }                                                                                     \
-    }                                                                                       \
+/* m elements of an operand from `at` on, of dtype *t: in the compute type in buf, or where they
+   lie if they are contiguous. */
+#define DOT(SUFFIX, TYPE, DTYPE)                                                          \
+  static const void *part_##SUFFIX(const Dot *d, int i, int64_t at, int64_t m, TYPE *buf, \
+                                   dm_DType *t) {                                         \
+    const char *p = d->data[i] + at * d->stride[i] * dm_dtype_size(d->type[i]);           \
+    *t = d->stride[i] == 1 ? d->type[i] : DTYPE;                                          \
+    if (d->stride[i] == 1) return p;                                                      \
+    dm_load_##SUFFIX(d->type[i], p, d->stride[i], m, buf);                                \
+    return buf;                                                                           \
+  }                                                                                       \
+  static void dot_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                       \
+    const Dot *d = ctx;                                                                   \
+    TYPE x[DOT_BLOCK], y[DOT_BLOCK];                                                      \
+    for (int64_t u = begin; u < end; u++) {                                               \
+      const int64_t last = dm_min_i64(d->n, (u + 1) * DOT_CHUNK);                         \
+      d->sum[u] = 0;                                                                      \
+      for (int64_t at = u * DOT_CHUNK, m; at < last; at += m) {                           \
+        m = dm_min_i64(DOT_BLOCK, last - at);                                             \
+        dm_DType type[2];                                                                 \
+        const void *const left = part_##SUFFIX(d, 0, at, m, x, &type[0]);                 \
+        const void *const right = part_##SUFFIX(d, 1, at, m, y, &type[1]);                \
+        d->sum[u] += dm_loops()->SUFFIX.dot(type[0], left, type[1], right, m);            \
+      }                                                                                   \
+    }                                                                                     \
   }
 DOT(f32, float, DM_F32)
 DOT(f64, double, DM_F64)

@@ -29,19 +29,22 @@ typedef struct Job {
   int64_t n;
 } Job;
 
+static const char *element(const dm_Tensor *t, int64_t i) {
+  return (const char *)dm_tensor_data(t) + i * dm_dtype_size((dm_DType)t->dtype);
+}
+
 #define PRODUCTS(SUFFIX, TYPE, DTYPE)                                                       \
   static void products_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                    \
     const Job *j = ctx;                                                                     \
-    TYPE ub[BLOCK], vb[BLOCK];                                                              \
+    const dm_DType ut = (dm_DType)j->u->dtype, vt = (dm_DType)j->v->dtype;                  \
     for (int64_t r = begin; r < end; r++) {                                                 \
       double sum[3] = {0};                                                                  \
       for (int64_t at = 0, m; at < j->n; at += m) {                                         \
         m = dm_min_i64(BLOCK, j->n - at);                                                   \
-        const TYPE *u = dm_part_##SUFFIX(j->u, r * j->n + at, m, ub);                       \
-        const TYPE *v = dm_part_##SUFFIX(j->v, r * j->n + at, m, vb);                       \
-        sum[0] += dm_loops()->SUFFIX.dot(u, v, m);                                          \
-        sum[1] += dm_loops()->SUFFIX.dot(u, u, m);                                          \
-        sum[2] += dm_loops()->SUFFIX.dot(v, v, m);                                          \
+        const char *u = element(j->u, r * j->n + at), *v = element(j->v, r * j->n + at);    \
+        sum[0] += dm_loops()->SUFFIX.dot(ut, u, vt, v, m);                                  \
+        sum[1] += dm_loops()->SUFFIX.dot(ut, u, ut, u, m);                                  \
+        sum[2] += dm_loops()->SUFFIX.dot(vt, v, vt, v, m);                                  \
       }                                                                                     \
       for (int i = 0; i < 3; i++) ((TYPE *)dm_tensor_data(j->out[i]))[r] = (TYPE)sum[i];    \
     }                                                                                       \

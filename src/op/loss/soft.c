@@ -69,7 +69,7 @@ typedef struct Job {
         if (j->n > BLOCK) x = dm_part_##SUFFIX(j->x, r * j->n + at, m, xb);                    \
         t = dm_part_##SUFFIX(j->t, r * j->n + at, m, tb);                                      \
         logs_##SUFFIX(x, top, m, log_sum, y);                                                  \
-        loss -= loops->SUFFIX.dot(t, y, m);                                                    \
+        loss -= loops->SUFFIX.dot(DTYPE, t, DTYPE, y, m);                                      \
       }                                                                                        \
       const double value[3] = {loss, lse.a, log_sum};                                          \
       for (int i = 0; i < 3; i++) ((TYPE *)dm_tensor_data(j->out[i]))[r] = (TYPE)value[i];     \
