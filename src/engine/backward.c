@@ -634,13 +634,13 @@ static dm_Tensor *sum_so_far(const dm_Node *n, bool create) {
   return ours ? sum : NULL;
 }
 
-/* Does a 16-bit gradient of the node sum over a dim along which its input was broadcast? Only
-   nodes that saved something count: the gradient of the others is gy itself. That of mul widens
-   its sums' products alone. */
-static bool sums_products(const dm_Node *n, const bool *need) {
+/* Must a 16-bit gradient be widened, because that of the node sums over a dim along which its
+   input was broadcast? Only nodes that saved something count: the gradient of the others is gy
+   itself. */
+static bool sums_products(const dm_Node *n, const bool *need, bool create) {
   const dm_Tensor *gy = n->gy[0];
   if (!gy || !dm_is_low(gy->dtype) || !(n->op->flags & F_POINTWISE) || n->n_saved == 0 ||
-      n->op == &dm_ops[DM_OP_mul])
+      (n->op->flags & F_SUMS && !create))
     return false;
   for (int i = 0; i < n->n_in; i++) {
     const dm_Meta *m = dm_meta(n->metas, i);
@@ -668,7 +668,7 @@ static dm_status call_grad(dm_Node *n, const bool *need, dm_Tensor **gx, int fla
     DM_GO(unpack(n, &n->saved_in[i], create, &in[i]));
   for (int i = 0; n->saved_out && i < n->n_out; i++)
     DM_GO(unpack(n, &n->saved_out[i], create, &out[i]));
-  const bool wide = n->op->flags & F_WIDEN, wide_gy = wide || sums_products(n, need);
+  const bool wide = n->op->flags & F_WIDEN, wide_gy = wide || sums_products(n, need, create);
   for (int i = 0; i < n->n_out; i++) gy[i] = wide_gy ? dm_x_widen(x, n->gy[i]) : n->gy[i];
   for (int i = 0; i < DM_MAX_IN && wide; i++) widen(x, &in[i]);
   for (int i = 0; i < DM_MAX_OUT && wide; i++) widen(x, &out[i]);

@@ -48,7 +48,8 @@ enum {
   F_WIDEN = 8192,  /* 16 bits are widened to float32 for its composition, or its gradient */
   F_CHEAP = 16384, /* the tape may compute a large result again: see remake.h */
   F_READS_LOW = 32768, /* autocast to float32 leaves its inputs: dm_AutocastState.widens */
-  F_REGION = 65536     /* a view of consecutive indices of a dim: see regions.h */
+  F_REGION = 65536,    /* a view of consecutive indices of a dim: see regions.h */
+  F_SUMS = 131072      /* its gradient adds up, in float32, what belongs to repeated elements */
 };
 
 /* The kind of an option in a row, and its C type in the attribute struct. */

@@ -24,7 +24,7 @@ op.binary "sub" {
 op.binary "mul" {
   tensors = "x#, other#",
   saves = "C0 C1",
-  flags = "cheap",
+  flags = "cheap sums",
   doc = "x * other",
 }
 
@@ -32,6 +32,7 @@ op.binary "div" {
   tensors = "x#, other#",
   options = {"rounding_mode:enum(none|trunc|floor)=none"},
   saves = "C0 I1",
+  flags = "sums",
   doc = "x / other; a float, or rounded by rounding_mode",
 }
 
@@ -58,7 +59,7 @@ op.binary "minimum" {
 op.binary "fmod" {
   tensors = "x, other#",
   saves = "I0 I1",
-  flags = "inplace pointwise layout",
+  flags = "inplace pointwise layout sums",
   doc = "remainder with the sign of x",
 }
 
@@ -73,6 +74,7 @@ op.binary "atan2" {
   tensors = "x, other#",
   saves = "I0 I1",
   autocast = {cuda = "promote"},
+  flags = "sums",
   doc = "angle of the point (other, x), radians",
 }
 
@@ -85,18 +87,21 @@ op.binary "copysign" {
 op.binary "hypot" {
   tensors = "x, other",
   saves = "I0 I1",
+  flags = "sums",
   doc = "sqrt(x^2 + other^2), without overflow",
 }
 
 op.binary "xlogy" {
   tensors = "x#, other#",
   saves = "I0 I1",
+  flags = "sums",
   doc = "x * log(other), 0 where x is 0",
 }
 
 op.binary "logaddexp" {
   tensors = "x, other",
   saves = "I0 I1",
+  flags = "sums",
   doc = "log(exp(x) + exp(other)), without overflow",
 }
 
@@ -104,12 +109,14 @@ op.binary "logaddexp2" {
   tensors = "x, other",
   gradient = "logaddexp_grad",
   saves = "I0 I1",
+  flags = "sums",
   doc = "log2(2^x + 2^other), without overflow",
 }
 
 op.binary "special_xlog1py" {
   tensors = "x#, other#",
   saves = "I0 I1",
+  flags = "sums",
   doc = "x * log(1 + other), 0 where x is 0",
 }
 

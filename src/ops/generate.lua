@@ -52,7 +52,7 @@ local FUNCTIONS = {rule = "NO_RULE", cpu = "NO_KERNEL", cuda = "NO_KERNEL",
 local FLAGS, SAVED, COLUMNS = {}, {}, {}
 for flag in ([[inplace pointwise only_inplace view hidden create no_double random any_device
   aside placed layout whole widen cheap
-  reads_low region]]):gmatch "%S+" do FLAGS[flag] = "F_" .. flag:upper() end
+  reads_low region sums]]):gmatch "%S+" do FLAGS[flag] = "F_" .. flag:upper() end
 for bit in ("I0 I1 I2 I3 I4 I5 O0 O1 O2 C0 C1 C2"):gmatch "%S+" do SAVED[bit] = bit end
 for column in ([[tensors options outputs rule cpu cuda compose gradient saves autocast flags attr
   nests doc]]):gmatch "%S+" do COLUMNS[column] = true end

@@ -43,7 +43,7 @@ op.kernel "nan_to_number" {
 op.kernel "lerp" {
   tensors = "x, end, weight#",
   saves = "I0 I1 I2",
-  flags = "inplace pointwise layout",
+  flags = "inplace pointwise layout sums",
   doc = "x + weight * (end - x)",
 }
 
@@ -52,7 +52,7 @@ op.kernel "addcmul" {
   options = {"value:num=1"},
   saves = "I1 I2",
   autocast = {cuda = "promote"},
-  flags = "inplace pointwise layout",
+  flags = "inplace pointwise layout sums",
   attr = "dm_ValueAttr",
   doc = "x + value * t1 * t2",
 }
@@ -62,7 +62,7 @@ op.kernel "addcdiv" {
   options = {"value:num=1"},
   saves = "I1 I2",
   autocast = {cuda = "promote"},
-  flags = "inplace pointwise layout",
+  flags = "inplace pointwise layout sums",
   attr = "dm_ValueAttr",
   doc = "x + value * t1 / t2",
 }
@@ -73,4 +73,13 @@ op.kernel "triple_backward" {
   gradient = false,
   flags = "hidden pointwise layout",
   doc = "gy times a partial derivative of an op of several operands; wide: float32 of 16 bits",
+}
+
+op.kernel "triple_backward_sums" {
+  tensors = "gy, a, b?",
+  options = {"formula:int", "p:num", "size:sizes"},
+  gradient = false,
+  cuda = false,
+  flags = "hidden",
+  doc = "triple_backward, in float32, summed to the size of an operand that was broadcast",
 }

@@ -165,18 +165,33 @@ void sub_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = x_scale(g->x, g->gy[0], -alpha);
 }
 
+/* The gradient of operand i of a product of a column and a row, which is a matrix times the
+   other one; NULL where it is none. */
+static dm_Tensor *vector_grad(dm_Grad *g, int i) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *other = g->in[1 - i];
+  const dm_Meta *m = dm_in_meta(g, i);
+  if (gy->ndim != 2 || gy->dtype != other->dtype) return NULL;
+  const int64_t rows = gy->shape[0], columns = gy->shape[1], n = dm_numel(m->ndim, m->shape);
+  const bool column =
+      m->ndim == 2 && n == rows && m->shape[0] == rows && other->numel == columns;
+  const bool row = n == columns && m->shape[m->ndim - 1] == columns && other->numel == rows &&
+                   other->ndim == 2 && other->shape[0] == rows;
+  if (!column && !row) return NULL;
+  if (column && other->shape[other->ndim - 1] != columns) return NULL;
+  dm_Tensor *v = x_reshape(x, other, 1, &other->numel);
+  dm_Tensor *y = x_matmul(x, column ? gy : x_transpose(x, gy, 0, 1), v);
+  return x_reshape(x, y, m->ndim, m->shape);
+}
+
 /* y = a b: gy b, and gy a. */
-/* The products that are summed for an operand that was broadcast are float32. */
 void mul_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  dm_Tensor *gy = g->gy[0];
   for (int i = 0; i < 2; i++) {
     if (!g->need[i]) continue;
-    const dm_Meta *m = dm_in_meta(g, i);
-    const bool sums = dm_is_low(gy->dtype) && dm_numel(m->ndim, m->shape) < gy->numel;
-    if (!sums) g->gx[i] = x_mul(x, gy, g->in[1 - i]);
-    else if (g->create_graph) g->gx[i] = x_mul(x, dm_x_widen(x, gy), g->in[1 - i]);
-    else g->gx[i] = x_wide_product(x, gy, g->in[1 - i]);
+    if (g->create_graph || !dm_was_broadcast(g, i)) g->gx[i] = x_mul(x, g->gy[0], g->in[1 - i]);
+    else if (!(g->gx[i] = vector_grad(g, i)))
+      g->gx[i] = x_partial_for(g, i, DM_TRIPLE_product_back, 1, g->in[1 - i], NULL);
   }
 }
 
@@ -190,10 +205,13 @@ void div_grad(dm_Grad *g) {
       if (g->need[i]) g->gx[i] = x_zeros_like(x, gy);
     return;
   }
-  if (g->need[0]) g->gx[0] = x_div(x, gy, b);
+  if (g->need[0])
+    g->gx[0] = !g->create_graph && dm_was_broadcast(g, 0)
+                   ? x_partial_for(g, 0, DM_TRIPLE_quotient_back, 1, b, NULL)
+                   : x_div(x, gy, b);
   if (!g->need[1]) return;
   if (!g->create_graph) {
-    g->gx[1] = x_partial(x, DM_TRIPLE_div_back, 0, gy, a, b);
+    g->gx[1] = x_partial_for(g, 1, DM_TRIPLE_div_back, 0, a, b);
     return;
   }
   b = dm_x_widen(x, b);
@@ -270,7 +288,7 @@ static void modulo_grad(dm_Grad *g, int64_t mode) {
   if (g->need[0]) g->gx[0] = g->gy[0];
   if (!g->need[1]) return;
   if (mode == DM_ROUND_TRUNC && !g->create_graph) {
-    g->gx[1] = x_partial(x, DM_TRIPLE_trunc_back, 0, g->gy[0], g->in[0], g->in[1]);
+    g->gx[1] = x_partial_for(g, 1, DM_TRIPLE_trunc_back, 0, g->in[0], g->in[1]);
     return;
   }
   dm_Tensor *a = dm_x_widen(x, g->in[0]), *b = dm_x_widen(x, g->in[1]);
@@ -286,8 +304,8 @@ void atan2_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1];
   if (!g->create_graph) {
-    if (g->need[0]) g->gx[0] = x_partial(x, DM_TRIPLE_atan2_back, 1, gy, a, b);
-    if (g->need[1]) g->gx[1] = x_partial(x, DM_TRIPLE_atan2_back, -1, gy, b, a);
+    if (g->need[0]) g->gx[0] = x_partial_for(g, 0, DM_TRIPLE_atan2_back, 1, a, b);
+    if (g->need[1]) g->gx[1] = x_partial_for(g, 1, DM_TRIPLE_atan2_back, -1, b, a);
     return;
   }
   a = dm_x_widen(x, a);
@@ -320,7 +338,7 @@ void hypot_grad(dm_Grad *g) {
     dm_Tensor *gy = g->gy[0], *a = g->in[i], *b = g->in[1 - i];
     if (!g->need[i]) continue;
     if (!g->create_graph) {
-      g->gx[i] = x_partial(x, DM_TRIPLE_hypot_back, 0, gy, a, b);
+      g->gx[i] = x_partial_for(g, i, DM_TRIPLE_hypot_back, 0, a, b);
     } else {
       a = dm_x_widen(x, a);
       dm_Tensor *y = dm_x(x, DM_OP_hypot, NULL, 2, a, dm_x_widen(x, b));
@@ -336,8 +354,8 @@ static void log_product_grad(dm_Grad *g, int logarithm, int of_a, int of_b) {
   dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1];
   const bool shifted = logarithm == DM_OP_log1p;
   if (!g->create_graph) {
-    if (g->need[0]) g->gx[0] = x_partial(x, of_a, 0, gy, a, b);
-    if (g->need[1]) g->gx[1] = x_partial(x, of_b, 0, gy, a, b);
+    if (g->need[0]) g->gx[0] = x_partial_for(g, 0, of_a, 0, a, b);
+    if (g->need[1]) g->gx[1] = x_partial_for(g, 1, of_b, 0, a, b);
     return;
   }
   gy = dm_x_widen(x, gy);
@@ -374,7 +392,7 @@ void logaddexp_grad(dm_Grad *g) {
     dm_Tensor *gy = g->gy[0], *a = g->in[i], *b = g->in[1 - i];
     if (!g->need[i]) continue;
     if (!g->create_graph) {
-      g->gx[i] = x_partial(x, DM_TRIPLE_logaddexp_back, base, gy, a, b);
+      g->gx[i] = x_partial_for(g, i, DM_TRIPLE_logaddexp_back, base, a, b);
     } else {
       dm_Tensor *lead = x_scale(x, x_sub(x, dm_x_widen(x, a), dm_x_widen(x, b)), base);
       g->gx[i] = x_mul(x, dm_x_widen(x, gy), x_unary(x, DM_OP_sigmoid, lead));

@@ -535,9 +535,25 @@ dm_Tensor *x_partial(dm_X *x, int formula, double p, dm_Tensor *gy, dm_Tensor *a
   return dm_x(x, DM_OP_triple_backward, &attr, b ? 3 : 2, gy, a, b);
 }
 
-dm_Tensor *x_wide_product(dm_X *x, dm_Tensor *gy, dm_Tensor *a) {
-  const dm_TripleBackwardAttr attr = {DM_TRIPLE_product_back, 1, true};
-  return dm_x(x, DM_OP_triple_backward, &attr, 2, gy, a);
+bool dm_was_broadcast(const dm_Grad *g, int i) {
+  const dm_Meta *m = dm_in_meta(g, i);
+  return dm_numel(m->ndim, m->shape) < g->gy[0]->numel;
+}
+
+dm_Tensor *x_partial_for(dm_Grad *g, int i, int formula, double p, dm_Tensor *a, dm_Tensor *b) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0];
+  const dm_Meta *m = dm_in_meta(g, i);
+  const int n = b ? 3 : 2;
+  if (x->st != DM_OK || !dm_was_broadcast(g, i)) return x_partial(x, formula, p, gy, a, b);
+  if (dm_compute_dtype((dm_DType)gy->dtype) == DM_F32 &&
+      dm_op_has_kernel(DM_OP_triple_backward_sums, gy->device)) {
+    dm_TripleBackwardSumsAttr attr = {formula, p, {m->ndim, {0}}};
+    for (int d = 0; d < m->ndim; d++) attr.size.v[d] = m->shape[d];
+    return dm_x(x, DM_OP_triple_backward_sums, &attr, n, gy, a, b);
+  }
+  const dm_TripleBackwardAttr attr = {formula, p, true};
+  return dm_x(x, DM_OP_triple_backward, &attr, n, gy, a, b);
 }
 
 /* A mask, or another tensor, in t's dtype, so that it can be multiplied. */

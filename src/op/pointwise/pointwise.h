@@ -39,8 +39,11 @@ dm_Tensor *x_constant_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b);
 /* gy times a partial derivative, a formula of base/triple.inc of gy, a and perhaps b, with its
    number p, in one pass; it has no gradient itself. */
 dm_Tensor *x_partial(dm_X *x, int formula, double p, dm_Tensor *gy, dm_Tensor *a, dm_Tensor *b);
-/* gy a in float32, of 16 bits, for a sum. */
-dm_Tensor *x_wide_product(dm_X *x, dm_Tensor *gy, dm_Tensor *a);
+/* Whether operand i of g was broadcast, so that its gradient is a sum. */
+bool dm_was_broadcast(const dm_Grad *g, int i);
+/* The same for the gradient of operand i of g: along dims in which that was broadcast it is
+   summed, in float32. For ops whose rows have the flag sums. */
+dm_Tensor *x_partial_for(dm_Grad *g, int i, int formula, double p, dm_Tensor *a, dm_Tensor *b);
 /* norm p along a dim */
 dm_Tensor *x_norm(dm_X *x, dm_Tensor *a, double p, int64_t dim, bool keepdim);
 /* sum over dims (n = -1: all), keeping them as size 1 or not */

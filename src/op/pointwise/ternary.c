@@ -155,15 +155,19 @@ void lerp_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *gy = g->gy[0], *w = g->in[2];
   double v;
-  if (g->need[1]) g->gx[1] = x_mul(x, gy, w);
-  if (dm_is_number(w, &v)) {
+  const bool once = !g->create_graph, number = dm_is_number(w, &v);
+  if (g->need[1])
+    g->gx[1] = once && dm_was_broadcast(g, 1)
+                   ? x_partial_for(g, 1, DM_TRIPLE_product_back, 1, w, NULL)
+                   : x_mul(x, gy, w);
+  if (number && !(once && dm_was_broadcast(g, 0))) {
     if (g->need[0]) g->gx[0] = x_scale(x, gy, 1 - v);
     return;
   }
-  if (!g->create_graph) {
-    if (g->need[0]) g->gx[0] = x_partial(x, DM_TRIPLE_lerp_back, 0, gy, w, NULL);
+  if (once) {
+    if (g->need[0]) g->gx[0] = x_partial_for(g, 0, DM_TRIPLE_lerp_back, 0, w, NULL);
     if (g->need[2])
-      g->gx[2] = x_partial(x, DM_TRIPLE_difference_back, 0, gy, g->in[1], g->in[0]);
+      g->gx[2] = x_partial_for(g, 2, DM_TRIPLE_difference_back, 0, g->in[1], g->in[0]);
     return;
   }
   gy = dm_x_widen(x, gy);
@@ -193,7 +197,7 @@ void addcmul_grad(dm_Grad *g) {
     dm_Tensor *gy = g->gy[0], *other = g->in[3 - i];
     if (!g->need[i]) continue;
     if (!g->create_graph) {
-      g->gx[i] = x_partial(x, DM_TRIPLE_product_back, value, gy, other, NULL);
+      g->gx[i] = x_partial_for(g, i, DM_TRIPLE_product_back, value, other, NULL);
     } else {
       gy = x_scale(x, dm_x_widen(x, gy), value);
       g->gx[i] = x_mul(x, gy, dm_x_widen(x, other));
@@ -209,8 +213,8 @@ void addcdiv_grad(dm_Grad *g) {
   g->gx[0] = gy;
   if (!g->need[1] && !g->need[2]) return;
   if (!g->create_graph) {
-    if (g->need[1]) g->gx[1] = x_partial(x, DM_TRIPLE_quotient_back, value, gy, t2, NULL);
-    if (g->need[2]) g->gx[2] = x_partial(x, DM_TRIPLE_addcdiv_back, value, gy, t1, t2);
+    if (g->need[1]) g->gx[1] = x_partial_for(g, 1, DM_TRIPLE_quotient_back, value, t2, NULL);
+    if (g->need[2]) g->gx[2] = x_partial_for(g, 2, DM_TRIPLE_addcdiv_back, value, t1, t2);
     return;
   }
   t1 = dm_x_widen(x, t1);

@@ -217,6 +217,13 @@ void mean_grad(dm_Grad *g) {
 
 /* ---- sum_to_size: the adjoint of broadcasting ---- */
 
+/* The output has the shape `size`. */
+static void out_of_size(dm_Call *c, const dm_Tensor *x, const dm_Ints *size, dm_DType dtype) {
+  dm_out_like(c, 0, x, dtype);
+  c->out_meta[0].ndim = (uint8_t)size->n;
+  for (int64_t d = 0; d < size->n; d++) c->out_meta[0].shape[d] = size->v[d];
+}
+
 /* x broadcasts to its shape from `size`: every size is equal or 1, counted from the
    last dim. Sums of integers and of bool are int64, as those of sum; x's own size sums nothing.
  */
@@ -233,9 +240,7 @@ dm_status sum_to_size_rule(dm_Call *c) {
     return dm_fail(DM_EARG, "sum_to_size: %s does not broadcast to %s",
                    DM_DIMS((int)size->n, size->v), DM_SHAPE(x));
   const dm_DType dtype = (dm_DType)x->dtype;
-  dm_out_like(c, 0, x, same || dm_is_float(dtype) ? dtype : DM_I64);
-  c->out_meta[0].ndim = (uint8_t)size->n;
-  for (int64_t d = 0; d < size->n; d++) c->out_meta[0].shape[d] = size->v[d];
+  out_of_size(c, x, size, same || dm_is_float(dtype) ? dtype : DM_I64);
   return DM_OK;
 }
 
@@ -481,6 +486,21 @@ dm_status reduce_formula_cpu(dm_Call *c) {
   return dm_reduce_source((dm_Tensor *[]){c->out[0], NULL}, &source,
                           dm_dims_bits(c->in[0]->ndim, dims), (dm_DType)c->out[0]->dtype,
                           reduction, a->reduction == DM_LOSS_NORM ? 2 : 0);
+}
+
+/* Sums of 16 bits are float32, and rounded by who knows the operand's dtype. */
+dm_status triple_backward_sums_rule(dm_Call *c) {
+  const dm_Tensor *gy = c->in[0];
+  out_of_size(c, gy, &DM_ATTR(dm_TripleBackwardSumsAttr, c)->size,
+              dm_compute_dtype((dm_DType)gy->dtype));
+  return DM_OK;
+}
+dm_status triple_backward_sums_cpu(dm_Call *c) {
+  const dm_TripleBackwardSumsAttr *a = DM_ATTR(dm_TripleBackwardSumsAttr, c);
+  const dm_Source source = {&dm_loops()->triple[a->formula], c->n_in, c->in, {a->p, 0}};
+  return dm_reduce_source((dm_Tensor *[]){c->out[0], NULL}, &source,
+                          dm_repeated_bits(c->in[0], &a->size), (dm_DType)c->out[0]->dtype,
+                          &sum_reduction, 0);
 }
 
 /* a^p for a number p. */

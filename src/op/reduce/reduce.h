@@ -43,8 +43,9 @@ enum { DM_REDUCE_ROWS = 64 };
 dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
                     const dm_Reduction *reduction, double param, int base);
 
-/* Elements that a formula computes from n operands as they are reduced. The first operand is
-   contiguous; each of the others has its shape and is contiguous, too, or has one element. */
+/* Elements that a formula computes from n operands as they are reduced; each is broadcast to
+   the shape of the first one. */
+enum { DM_SOURCE_IN = 3 };
 typedef struct dm_Source {
   const dm_Pointwise *formula;
   int n;

@@ -21,8 +21,10 @@
 enum {
   TILE = 64,             /* outputs reduced together in one tile */
   BROAD = 1024,          /* the same for reductions whose state is one float */
+  BROADEST = 4096,       /* and for those of formulas, whose rows are read from end to end */
   ROWS = DM_REDUCE_ROWS, /* reduced elements gathered per output before they are joined */
   CHUNK = 65536,         /* elements of one chunk of a long reduction */
+  APART = 32,            /* elements between buffers, whose addresses then differ in low bits */
   MINUTE = 8,            /* reduced elements per output that do not pay for a call */
   FEW = 64,     /* with at most so many outputs a long reduction is split into chunks */
   FEW_TILES = 8 /* the same for tiles, and the number of chunks it is split into */
@@ -33,7 +35,9 @@ typedef struct Job {
   int64_t n_out, n_red;
   int64_t n_chunk, chunk; /* chunks per reduction, elements per chunk */
   int64_t n_tile, tile;   /* tiles along the last kept dim (0: by rows), outputs per tile */
-  int64_t width, step;    /* size and stride of the last kept dim */
+  int64_t width;          /* size of the last kept dim; */
+  int64_t step;           /* its stride in the operand whose layout is followed */
+  int lead;               /* the number of that operand */
   const dm_Reduction *reduction;
   const dm_Source *source; /* NULL: the elements are x's */
   dm_ReduceF32 *f32;       /* the reduction's own loops, or those of loops.h */
@@ -48,8 +52,8 @@ typedef struct Job {
   dm_Tensor *const *out;
   int base;
   /* Most of the bytes, which are written by dims_into as far as they are read. */
-  dm_Iter red;  /* reduced dims of x; data points to its first element */
-  dm_Iter kept; /* kept dims of x; data as in red */
+  dm_Iter red;  /* reduced dims of x, or of the source's operands, which data points to */
+  dm_Iter kept; /* kept dims; data as in red */
 } Job;
 
 /* The state of one traversal: `cols` outputs whose first elements lie `step` apart.
@@ -62,49 +66,82 @@ typedef struct Pass {
   void *buf;
 } Pass;
 
-/* Whether dim d lies inside dim `than` in memory; dims that repeat elements lie outside all. */
-static bool is_inner(const dm_Tensor *x, int d, int than) {
-  return x->stride[than] == 0 ? x->stride[d] != 0
-                              : x->stride[d] != 0 && x->stride[d] < x->stride[than];
+/* What is reduced: n tensors, each broadcast to the shape of the first one. */
+typedef struct Operands {
+  int n;
+  const dm_Tensor *in[DM_SOURCE_IN];
+} Operands;
+
+/* The stride of operand k along dim d of the first one. */
+static int64_t stride_of(const Operands *o, int k, int d) {
+  const dm_Tensor *t = o->in[k];
+  const int own = d - (o->in[0]->ndim - t->ndim);
+  return own < 0 || t->shape[own] == 1 ? 0 : t->stride[own];
 }
 
-/* Lists the dims of x in mask whose size is not 1, as they are or, for a reduction to which the
-   order is the same, from the largest stride to the smallest, so that memory is read in its own
-   order; dims that repeat elements come first. Returns how many there are. */
-static int list_dims(const dm_Tensor *x, unsigned mask, bool any_order, int *list) {
+/* The operand whose layout is followed: the first of those that repeat along the fewest dims.
+ */
+static int lead_of(const Operands *o) {
+  int lead = 0, most = -1;
+  for (int k = 0; k < o->n; k++) {
+    int n = 0;
+    for (int d = 0; d < o->in[0]->ndim; d++) n += stride_of(o, k, d) != 0;
+    if (n > most) most = n, lead = k;
+  }
+  return lead;
+}
+
+/* Whether a stride is within another; dims that repeat elements are outside all. */
+static bool is_inner(int64_t stride, int64_t than) {
+  return than == 0 ? stride != 0 : stride != 0 && stride < than;
+}
+
+/* Lists the dims in mask whose size is not 1, as they are or, for a reduction to which the
+   order is the same, from the largest stride of operand `lead` to the smallest, so that memory
+   is read in its own order; dims that repeat elements come first. Returns how many there are.
+ */
+static int list_dims(const Operands *o, int lead, unsigned mask, bool any_order, int *list) {
   int n = 0;
-  for (int d = 0; d < x->ndim; d++) {
-    if (!(mask >> d & 1u) || x->shape[d] == 1) continue;
+  for (int d = 0; d < o->in[0]->ndim; d++) {
+    if (!(mask >> d & 1u) || o->in[0]->shape[d] == 1) continue;
+    const int64_t stride = stride_of(o, lead, d);
     int k = n++;
-    for (; any_order && k > 0 && is_inner(x, list[k - 1], d); k--) list[k] = list[k - 1];
+    for (; any_order && k > 0 && is_inner(stride_of(o, lead, list[k - 1]), stride); k--)
+      list[k] = list[k - 1];
     list[k] = d;
   }
   return n;
 }
 
-/* Describes the dims of x in mask as an iterator over one operand. Neighbours that are
-   contiguous to each other are merged. */
-static void dims_into(dm_Iter *it, const dm_Tensor *x, unsigned mask, bool any_order) {
+/* Whether the last dim of `it` and dim d of the operands are one in memory. */
+static bool merges(const dm_Iter *it, int last, const Operands *o, int d) {
+  for (int i = 0; i < o->n; i++)
+    if (it->stride[i][last] != stride_of(o, i, d) * o->in[0]->shape[d]) return false;
+  return true;
+}
+
+/* Describes the dims in mask as an iterator. Neighbours that are contiguous to each other are
+   merged. */
+static void dims_into(dm_Iter *it, const Operands *o, int lead, unsigned mask, bool any_order) {
   int list[DM_MAX_DIM], k = 0;
-  const int n = list_dims(x, mask, any_order, list);
-  it->n_op = 1;
-  it->data[0] = dm_tensor_data(x);
-  it->size[0] = dm_dtype_sizes[x->dtype];
+  const int n = list_dims(o, lead, mask, any_order, list);
+  it->n_op = o->n;
   it->numel = 1;
   for (int i = 0; i < n; i++) {
     const int d = list[i];
-    it->numel *= x->shape[d];
-    if (k > 0 && it->stride[0][k - 1] == x->stride[d] * x->shape[d])
-      it->shape[k - 1] *= x->shape[d];
-    else it->shape[k++] = x->shape[d];
-    it->stride[0][k - 1] = x->stride[d];
+    const int64_t size = o->in[0]->shape[d];
+    it->numel *= size;
+    if (k > 0 && merges(it, k - 1, o, d)) it->shape[k - 1] *= size;
+    else it->shape[k++] = size;
+    for (int op = 0; op < o->n; op++) it->stride[op][k - 1] = stride_of(o, op, d);
   }
-  if (k == 0) {
-    it->shape[0] = 1;
-    it->stride[0][0] = 1;
-    k = 1;
+  it->ndim = k > 0 ? k : 1;
+  if (k == 0) it->shape[0] = 1;
+  for (int op = 0; op < o->n; op++) {
+    it->data[op] = dm_tensor_data(o->in[op]);
+    it->size[op] = dm_dtype_sizes[o->in[op]->dtype];
+    if (k == 0) it->stride[op][0] = 1;
   }
-  it->ndim = k;
 }
 
 /* Whether the order of the elements changes nothing but the rounding of sums, and which NaN or
@@ -124,14 +161,15 @@ static unsigned needless_dims(const dm_Tensor *x, unsigned mask, const dm_Reduct
   return needless;
 }
 
-/* The address of the first reduced element of output i. */
-static char *first_of(const Job *j, int64_t i) {
-  int64_t off = 0;
-  for (int d = j->kept.ndim - 1; d >= 0; d--) {
-    off += i % j->kept.shape[d] * j->kept.stride[0][d];
-    i /= j->kept.shape[d];
+/* Sets the addresses of `it` to the first reduced elements of output i. */
+static void go_to(dm_Iter *it, const Job *j, int64_t i) {
+  const dm_Iter *kept = &j->kept;
+  for (int k = 0; k < kept->n_op; k++) it->data[k] = kept->data[k];
+  for (int d = kept->ndim - 1; d >= 0; d--) {
+    const int64_t at = i % kept->shape[d];
+    for (int k = 0; k < kept->n_op; k++) it->data[k] += at * kept->stride[k][d] * kept->size[k];
+    i /= kept->shape[d];
   }
-  return j->kept.data[0] + off * j->kept.size[0];
 }
 
 /* The inner loops for one compute type. row_: joins a run of elements of one output,
@@ -179,29 +217,29 @@ PASSES(f64, double, DM_F64)
 PASSES(i64, int64_t, DM_I64)
 #undef PASSES
 
-/* row_ for elements that a formula computes, block by block; ptr is that of its first operand.
- */
+/* row_ for elements that a formula computes, block by block. operand_: m elements of operand k,
+   where they lie or in buf. */
 #define SOURCES(SUFFIX, TYPE, DTYPE)                                                           \
+  static const TYPE *operand_##SUFFIX(const dm_Source *s, int k, const char *p,                \
+                                      int64_t stride, int64_t m, TYPE *buf) {                  \
+    const dm_DType t = (dm_DType)s->in[k]->dtype;                                              \
+    if (t == DTYPE && stride == 1) return (const TYPE *)(const void *)p;                       \
+    dm_load_##SUFFIX(t, p, stride, stride ? m : 1, buf);                                       \
+    for (int64_t i = 1; i < m && stride == 0; i++) buf[i] = buf[0];                            \
+    return buf;                                                                                \
+  }                                                                                            \
   static void source_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) { \
     enum { BLOCK = 2 * DM_BLOCK };                                                             \
     Pass *w = ctx;                                                                             \
     const Job *j = w->j;                                                                       \
     const dm_Source *s = j->source;                                                            \
-    const int64_t first = (ptr[0] - (char *)dm_tensor_data(s->in[0])) / j->red.size[0];        \
-    TYPE wide[3][BLOCK], y[BLOCK];                                                             \
-    const TYPE *in[3];                                                                         \
-    DM_UNUSED(stride);                                                                         \
+    TYPE wide[DM_SOURCE_IN][BLOCK + APART], y[BLOCK];                                          \
+    const TYPE *in[DM_SOURCE_IN];                                                              \
     for (int64_t at = 0, m; at < n; at += m) {                                                 \
       m = dm_min_i64(BLOCK, n - at);                                                           \
-      for (int k = 0; k < s->n; k++) {                                                         \
-        const dm_Tensor *t = s->in[k];                                                         \
-        const bool one = t->numel == 1;                                                        \
-        const char *p = dm_tensor_data(t);                                                     \
-        if (!one) p += (first + at) * dm_dtype_sizes[t->dtype];                                \
-        in[k] = wide[k];                                                                       \
-        if (t->dtype == DTYPE && !one) in[k] = (const TYPE *)(const void *)p;                  \
-        else dm_load_##SUFFIX((dm_DType)t->dtype, p, !one, m, wide[k]);                        \
-      }                                                                                        \
+      for (int k = 0; k < s->n; k++)                                                           \
+        in[k] = operand_##SUFFIX(s, k, ptr[k] + at * stride[k] * j->red.size[k], stride[k], m, \
+                                 wide[k]);                                                     \
       s->formula->SUFFIX(in, y, m, s->pq);                                                     \
       j->SUFFIX(w->acc, y, m, w->at, j->param);                                                \
       w->at += m;                                                                              \
@@ -232,8 +270,29 @@ static void join_rows(const Pass *w, const char *p, int64_t step, int64_t n) {
     j->columns(w->buf, row, dense ? step : BROAD, m, w->cols, (float)j->param);
   }
 }
+/* The same of n rows that a formula computes, which are no products, block by block. */
+static void join_source(const Pass *w, char *const *ptr, const int64_t *stride, int64_t n) {
+  const Job *j = w->j;
+  const dm_Source *s = j->source;
+  const int last = j->kept.ndim - 1;
+  float wide[DM_SOURCE_IN][BROAD + APART], y[BROAD];
+  const float *in[DM_SOURCE_IN];
+  for (int64_t r = 0; r < n; r++)
+    for (int64_t at = 0, m; at < w->cols; at += m) {
+      m = dm_min_i64(BROAD, w->cols - at);
+      for (int k = 0; k < s->n; k++) {
+        const int64_t step = j->kept.stride[k][last];
+        in[k] = operand_f32(s, k, ptr[k] + (r * stride[k] + at * step) * j->red.size[k], step,
+                            m, wide[k]);
+      }
+      s->formula->f32(in, y, m, s->pq);
+      j->columns((float *)w->buf + at, y, 0, 1, m, (float)j->param);
+    }
+}
 static void tile_columns(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
-  join_rows(ctx, ptr[0], stride[0], n);
+  const Pass *w = ctx;
+  if (w->j->source) join_source(w, ptr, stride, n);
+  else join_rows(w, ptr[0], stride[0], n);
 }
 
 /* ---- sums, products, extremes and truths in tiles ----
@@ -243,8 +302,8 @@ static void tile_columns(void *ctx, char *const *ptr, const int64_t *stride, int
 
 typedef struct Columns {
   Pass pass;
-  float group[BROAD]; /* of the rows since the last flush */
-  double sum[BROAD];
+  float group[BROADEST]; /* of the rows since the last flush */
+  double sum[BROADEST];
 } Columns;
 
 static void flush_sums(Columns *s) {
@@ -258,12 +317,14 @@ static void tile_sums(void *ctx, char *const *ptr, const int64_t *stride, int64_
   Pass *w = &s->pass;
   const Job *j = w->j;
   const int64_t step = stride[0] * j->red.size[0];
-  const char *p = ptr[0];
-  for (int64_t m; n > 0; n -= m, p += m * step) {
-    m = dm_min_i64(ROWS - w->fill, n);
-    if (j->step != 1 ||
-        !dm_loops()->sum_rows(j->reduction->loop, j->dtype, p, step, m, w->cols, s->group))
-      join_rows(w, p, stride[0], m);
+  char *p[DM_SOURCE_IN];
+  for (int64_t at = 0, m; at < n; at += m) {
+    m = dm_min_i64(ROWS - w->fill, n - at);
+    for (int k = 0; k < j->red.n_op; k++) p[k] = ptr[k] + at * stride[k] * j->red.size[k];
+    if (j->source) join_source(w, p, stride, m);
+    else if (j->step != 1 || !dm_loops()->sum_rows(j->reduction->loop, j->dtype, p[0], step, m,
+                                                   w->cols, s->group))
+      join_rows(w, p[0], stride[0], m);
     if ((w->fill += (int)m) == ROWS) flush_sums(s);
   }
 }
@@ -328,8 +389,9 @@ static void row_unit(const Job *j, int64_t u, dm_Iter *it, dm_Acc *acc) {
   if (j->source) run = j->compute == DM_F32 ? source_f32 : source_f64;
   const int64_t lo = u % j->n_chunk * j->chunk;
   Pass w = {.j = j, .acc = acc, .at = lo};
-  it->data[0] = first_of(j, u / j->n_chunk);
-  if (it->ndim == 1 && j->n_chunk == 1) run(&w, it->data, it->stride[0], j->n_red);
+  go_to(it, j, u / j->n_chunk);
+  if (it->ndim == 1 && j->n_chunk == 1 && it->n_op == 1)
+    run(&w, it->data, it->stride[0], j->n_red);
   else dm_iter_range(it, lo, dm_min_i64(lo + j->chunk, j->n_red), run, &w);
 }
 /* Thread body of the traversal by rows. */
@@ -362,7 +424,7 @@ static Unit unit_at(const Job *j, int64_t u, dm_Iter *it, Pass *w) {
   w->at = lo;
   w->fill = 0;
   w->cols = dm_min_i64(j->tile, j->width - col);
-  it->data[0] = first_of(j, unit.o);
+  go_to(it, j, unit.o);
   return unit;
 }
 
@@ -472,7 +534,8 @@ static void by_tiles(void *ctx, int64_t begin, int64_t end) {
    reduced elements, and where an output has so few elements that a call for it would cost more
    than they do: a tile's elements are then in cache for its later rows. */
 static bool better_in_tiles(const Job *j) {
-  const int64_t along = j->red.stride[0][j->red.ndim - 1];
+  const int64_t along = j->red.stride[j->lead][j->red.ndim - 1];
+  if (j->source && !j->columns) return false;
   if (j->n_red <= 1 || j->width < 4 || j->step == 0) return false;
   if ((j->columns || j->columns_i64) && j->n_red <= MINUTE && j->width >= TILE) return true;
   return along == 0 || llabs(j->step) < llabs(along);
@@ -493,6 +556,8 @@ static int64_t chunk_of(const Job *j) {
 static dm_status reduce(dm_Tensor *const *out, const dm_Tensor *x, const dm_Source *source,
                         unsigned mask, dm_DType compute, const dm_Reduction *reduction,
                         double param, int base) {
+  Operands o = {1, {x}};
+  for (int k = 1; source && k < source->n; k++) o.in[o.n++] = source->in[k];
   Job j;
   memset(&j, 0, offsetof(Job, red));
   j.source = source;
@@ -510,15 +575,17 @@ static dm_status reduce(dm_Tensor *const *out, const dm_Tensor *x, const dm_Sour
   j.i64 = loops->reduce_i64[reduction->loop];
   j.columns = compute == DM_F32 ? loops->columns[reduction->loop] : NULL;
   j.columns_i64 = compute == DM_I64 ? loops->columns_i64[reduction->loop] : NULL;
-  dims_into(&j.red, x, mask & ~needless_dims(x, mask, reduction), is_any_order(reduction));
-  dims_into(&j.kept, x, ~mask, false);
+  const unsigned needed = source ? mask : mask & ~needless_dims(x, mask, reduction);
+  j.lead = lead_of(&o);
+  dims_into(&j.red, &o, j.lead, needed, is_any_order(reduction));
+  dims_into(&j.kept, &o, j.lead, ~mask, false);
   j.n_red = j.red.numel;
   j.n_out = j.kept.numel;
   if (j.n_out == 0) return DM_OK;
   j.width = j.kept.shape[j.kept.ndim - 1];
-  j.step = j.kept.stride[0][j.kept.ndim - 1];
-  j.tile = j.columns || j.columns_i64 ? BROAD : TILE;
-  if (!source && better_in_tiles(&j)) j.n_tile = (j.width + j.tile - 1) / j.tile;
+  j.step = j.kept.stride[j.lead][j.kept.ndim - 1];
+  j.tile = source ? BROADEST : j.columns || j.columns_i64 ? BROAD : TILE;
+  if (better_in_tiles(&j)) j.n_tile = (j.width + j.tile - 1) / j.tile;
   const bool columns = j.columns && j.n_tile && j.n_red > 0;
   j.chunk = chunk_of(&j);
   j.n_chunk = dm_max_i64(1, (j.n_red + j.chunk - 1) / j.chunk);
