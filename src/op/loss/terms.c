@@ -280,11 +280,9 @@ void reduce_formula_grad(dm_Grad *g) {
 /* Can reduce_formula read the operands side by side? */
 static bool lie_alike(int n, dm_Tensor *const *in, bool last) {
   const dm_Tensor *z = in[0];
-  bool ok = z->numel > 0 && dm_tensor_is_contiguous(z) && z->ndim >= last;
-  for (int i = 1; i < n && ok; i++) {
-    const bool same = dm_same_shape(z, in[i]) && dm_tensor_is_contiguous(in[i]);
-    ok = same || (in[i]->numel == 1 && in[i]->ndim <= z->ndim);
-  }
+  bool ok = z->numel > 0 && z->ndim >= last;
+  for (int i = 1; i < n && ok; i++)
+    ok = dm_same_shape(z, in[i]) || (in[i]->numel == 1 && in[i]->ndim <= z->ndim);
   return ok && dm_op_has_kernel(DM_OP_reduce_formula, z->device);
 }
 
