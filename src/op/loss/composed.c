@@ -57,10 +57,6 @@ static dm_Tensor *from_one(dm_X *x, dm_Tensor *t) { /* 1 - t */
   return x_shift(x, x_scale(x, t, -1), 1);
 }
 
-static dm_Tensor *distance(dm_X *x, dm_Call *c) { /* |x - target| */
-  return x_unary(x, DM_OP_abs, x_sub(x, c->in[0], c->in[1]));
-}
-
 /* ---- differences ---- */
 
 /* (x - t)^2 / 2 of each element for |x - t| < bound, a line beyond, over `unit`, reduced.
@@ -77,7 +73,12 @@ dm_status mse_loss_compose(dm_Call *c, dm_X *x) {
   return reduced(c, x, x_unary(x, DM_OP_square, x_sub(x, c->in[0], c->in[1])));
 }
 
-dm_status l1_loss_compose(dm_Call *c, dm_X *x) { return reduced(c, x, distance(x, c)); }
+/* |x - t|, likewise. */
+dm_status l1_loss_compose(dm_Call *c, dm_X *x) {
+  if (dm_is_float(dm_result_dtype(2, c->in)))
+    return whole(reduction_of(c), c, x, DM_TRIPLE_absolute_difference, 0, 0);
+  return reduced(c, x, x_unary(x, DM_OP_abs, x_sub(x, c->in[0], c->in[1])));
+}
 
 /* With d = |x - t|: d^2 / (2 beta) for d < beta, else d - beta / 2; beta 0 is the l1
    loss. */
@@ -85,7 +86,7 @@ dm_status smooth_l1_loss_compose(dm_Call *c, dm_X *x) {
   const dm_SmoothL1LossAttr *a = DM_ATTR(dm_SmoothL1LossAttr, c);
   if (a->beta < 0)
     return dm_fail(DM_EARG, "smooth_l1_loss: beta is %g, wanted 0 or more", a->beta);
-  return a->beta > 0 ? huber(c, x, a->beta, a->beta) : reduced(c, x, distance(x, c));
+  return a->beta > 0 ? huber(c, x, a->beta, a->beta) : l1_loss_compose(c, x);
 }
 
 /* With d = |x - t|: d^2 / 2 for d < delta, else delta (d - delta / 2). */

@@ -19,6 +19,12 @@ static dm_Tensor *difference(dm_X *x, const Term *t) { return x_sub(x, t->in[0],
 
 /* ---- Huber losses ---- */
 
+/* gy sign(x - t) */
+static dm_Tensor *absolute_x(dm_X *x, const Term *t) {
+  return x_mul(x, t->gy, x_unary(x, DM_OP_sign, difference(x, t)));
+}
+static dm_Tensor *absolute_target(dm_X *x, const Term *t) { return negative(x, absolute_x(x, t)); }
+
 /* gy d / q, where d = x - t is held between -p and p. */
 static dm_Tensor *huber_x(dm_X *x, const Term *t) {
   const dm_ClampAttr bounds = {{1, -t->p}, {1, t->p}};
@@ -160,6 +166,9 @@ static const Gradients gradients[DM_N_TRIPLE] = {
     [DM_TRIPLE_square_difference] = {DM_TRIPLE_huber_back,
                                      OF_DIFFERENCE,
                                      {huber_x, huber_target}},
+    [DM_TRIPLE_absolute_difference] = {DM_TRIPLE_absolute_difference_back,
+                                       OF_DIFFERENCE,
+                                       {absolute_x, absolute_target}},
     [DM_TRIPLE_huber] = {DM_TRIPLE_huber_back, OF_DIFFERENCE, {huber_x, huber_target}},
     [DM_TRIPLE_log_loss] = {DM_TRIPLE_log_loss_back, OF_BOTH, {log_loss_x, log_loss_target}},
     [DM_TRIPLE_logits_loss] = {DM_TRIPLE_logits_loss_back, OF_BOTH, {logits_loss_x, minus_x}},
