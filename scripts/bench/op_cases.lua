@@ -401,9 +401,9 @@ for reason, names in pairs{
     masked_put norm_by_name cumsum_back running_product running_product_back softmax_backward
     row_norm_backward add_norm add_norm_backward batch_norm_train batch_norm_eval
     batch_norm_backward cross_entropy_soft cross_entropy_backward nll_loss_backward row_products
-    row_products_backward loss_term reduce_formula triple_backward_sums
-    soft_labels soft_labels_backward
-    loss_backward ctc ctc_backward glu_term distances distances_backward linear_vector
+    row_products_backward loss_term reduce_formula triple_backward_sums soft_labels
+    soft_labels_backward loss_backward ctc ctc_backward glu_term glu_halves glu_halves_backward
+    distances distances_backward linear_vector
     linear_backward addmm_backward solve_matrices lu_order ldl_solve_matrices pinv_matrices
     lstsq_matrices fft_slices attention attention_backward rnn_layer rnn_steps
     rnn_steps_backward conv2d_dx conv2d_dw reflection_pad replication_pad max_pool2d_coded

@@ -626,6 +626,25 @@ op.binary "glu_term" {
   doc = "x times the sigmoid of the gate",
 }
 
+op.kernel "glu_halves" {
+  tensors = "x",
+  options = {"dim:int"},
+  saves = "I0",
+  cuda = false,
+  flags = "hidden layout",
+  doc = "glu_term of the halves of x along a dim",
+}
+
+op.kernel "glu_halves_backward" {
+  tensors = "gy, x",
+  options = {"dim:int"},
+  gradient = false,
+  cuda = false,
+  flags = "hidden layout",
+  attr = "dm_GluHalvesAttr",
+  doc = "gradient of glu_halves",
+}
+
 op.composed "glu" {
   tensors = "x",
   options = {"dim:dim=-1"},

@@ -23,7 +23,9 @@ static dm_Tensor *difference(dm_X *x, const Term *t) { return x_sub(x, t->in[0],
 static dm_Tensor *absolute_x(dm_X *x, const Term *t) {
   return x_mul(x, t->gy, x_unary(x, DM_OP_sign, difference(x, t)));
 }
-static dm_Tensor *absolute_target(dm_X *x, const Term *t) { return negative(x, absolute_x(x, t)); }
+static dm_Tensor *absolute_target(dm_X *x, const Term *t) {
+  return negative(x, absolute_x(x, t));
+}
 
 /* gy d / q, where d = x - t is held between -p and p. */
 static dm_Tensor *huber_x(dm_X *x, const Term *t) {

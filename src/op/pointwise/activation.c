@@ -6,6 +6,7 @@
 #include "base/constants.h"
 #include "base/error.h"
 #include "base/triple.h"
+#include "cpu/loops/loops.h"
 #include "op/pointwise/pointwise.h"
 
 /* y: the result, or NULL after a step that failed. */
@@ -99,6 +100,11 @@ void prelu_term_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = x_where(x, above, dm_x_number(x, 0), x_mul(x, gy, t));
 }
 
+static dm_Tensor *x_half(dm_X *x, dm_Tensor *t, int64_t dim, int which) {
+  const int64_t half = t->shape[dim] / 2, attr[3] = {dim, which * half, half};
+  return dm_x(x, DM_OP_narrow, attr, 1, t);
+}
+
 /* a sigmoid(b) of the halves a, b of x along dim. Dauphin et al. 2017. */
 dm_status glu_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0];
@@ -107,10 +113,18 @@ dm_status glu_compose(dm_Call *c, dm_X *x) {
   if (t->ndim == 0 || t->shape[dim] % 2)
     return dm_fail(DM_EARG, "glu: x has shape %s, wanted dim %d to have two halves",
                    DM_SHAPE(t), dim + c->base);
-  const int64_t half = t->shape[dim] / 2, first[3] = {dim, 0, half},
-                second[3] = {dim, half, half};
-  dm_Tensor *a = dm_x(x, DM_OP_narrow, first, 1, t), *b = dm_x(x, DM_OP_narrow, second, 1, t);
+  if (dm_is_float(t->dtype) && dm_op_has_kernel(DM_OP_glu_halves, t->device))
+    return give(c, x, dm_x(x, DM_OP_glu_halves, &(dm_GluHalvesAttr){dim}, 1, t));
+  dm_Tensor *a = x_half(x, t, dim, 0), *b = x_half(x, t, dim, 1);
   return give(c, x, dm_x(x, DM_OP_glu_term, NULL, 2, a, b));
+}
+
+/* gy a times the slope of sigmoid(b), of ops that have gradients. */
+static dm_Tensor *glu_gate_grad(dm_X *x, dm_Tensor *gy, dm_Tensor *a, dm_Tensor *b) {
+  b = dm_x_widen(x, b);
+  dm_Tensor *slope = x_unary(x, DM_OP_sigmoid, x_unary(x, DM_OP_neg, b));
+  slope = x_mul(x, slope, x_unary(x, DM_OP_sigmoid, b));
+  return x_mul(x, x_mul(x, dm_x_widen(x, gy), dm_x_widen(x, a)), slope);
 }
 
 /* Of a sigmoid(b): gy sigmoid(b), and gy a times the sigmoid's slope, which is the sigmoid of b
@@ -124,10 +138,71 @@ void glu_term_grad(dm_Grad *g) {
     g->gx[1] = x_partial(x, DM_TRIPLE_glu_back, 1, gy, a, b);
     return;
   }
-  b = dm_x_widen(x, b);
-  dm_Tensor *slope = x_unary(x, DM_OP_sigmoid, x_unary(x, DM_OP_neg, b));
-  slope = x_mul(x, slope, x_unary(x, DM_OP_sigmoid, b));
-  g->gx[1] = x_mul(x, x_mul(x, dm_x_widen(x, gy), dm_x_widen(x, a)), slope);
+  g->gx[1] = glu_gate_grad(x, gy, a, b);
+}
+
+/* ---- the halves of one tensor, whose gradient is written where it belongs ---- */
+
+dm_status glu_halves_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  c->out_meta[0].shape[DM_ATTR(dm_GluHalvesAttr, c)->dim] /= 2;
+  return DM_OK;
+}
+dm_status glu_halves_backward_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[1], (dm_DType)c->in[1]->dtype);
+  return DM_OK;
+}
+
+/* The halves of t along dim. */
+static dm_status halves_of(dm_Tensor *t, int64_t dim, dm_Tensor *half[2]) {
+  int64_t shape[DM_MAX_DIM];
+  for (int d = 0; d < t->ndim; d++) shape[d] = t->shape[d] / (d == dim ? 2 : 1);
+  DM_TRY(dm_tensor_view(t, t->ndim, shape, t->stride, t->offset, &half[0]));
+  return dm_tensor_view(t, t->ndim, shape, t->stride, t->offset + shape[dim] * t->stride[dim],
+                        &half[1]);
+}
+
+dm_status glu_halves_cpu(dm_Call *c) {
+  dm_Tensor *x[2] = {NULL, NULL};
+  dm_status st = halves_of(c->in[0], DM_ATTR(dm_GluHalvesAttr, c)->dim, x);
+  if (st == DM_OK)
+    st = dm_pointwise(c->out[0], 2, x, (dm_DType)c->out[0]->dtype,
+                      &dm_loops()->pair[DM_OP_glu_term], (double[2]){0, 0});
+  for (int i = 0; i < 2; i++) dm_tensor_unref(&x[i]);
+  return st;
+}
+
+dm_status glu_halves_backward_cpu(dm_Call *c) {
+  const int64_t dim = DM_ATTR(dm_GluHalvesAttr, c)->dim;
+  const dm_DType t = (dm_DType)c->out[0]->dtype;
+  dm_Tensor *x[2] = {NULL, NULL}, *gx[2] = {NULL, NULL}, *gy = c->in[0];
+  const double one[2] = {1, 0};
+  dm_status st = halves_of(c->in[1], dim, x);
+  if (st == DM_OK) st = halves_of(c->out[0], dim, gx);
+  if (st == DM_OK)
+    st = dm_pointwise(gx[0], 2, (dm_Tensor *[]){gy, x[1]}, t, &dm_loops()->pair[DM_OP_glu_term],
+                      one);
+  if (st == DM_OK)
+    st = dm_pointwise(gx[1], 3, (dm_Tensor *[]){gy, x[0], x[1]}, t,
+                      &dm_loops()->triple[DM_TRIPLE_glu_back], one);
+  for (int i = 0; i < 2; i++) {
+    dm_tensor_unref(&x[i]);
+    dm_tensor_unref(&gx[i]);
+  }
+  return st;
+}
+
+void glu_halves_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const int64_t dim = DM_ATTR(dm_GluHalvesAttr, g)->dim;
+  if (!g->create_graph) {
+    g->gx[0] = dm_x(x, DM_OP_glu_halves_backward, g->attr, 2, g->gy[0], g->in[0]);
+    return;
+  }
+  dm_Tensor *a = x_half(x, g->in[0], dim, 0), *b = x_half(x, g->in[0], dim, 1);
+  dm_Tensor *ga = dm_x(x, DM_OP_glu_term, NULL, 2, g->gy[0], b);
+  dm_Tensor *gb = dm_x_widen(x, glu_gate_grad(x, g->gy[0], a, b));
+  g->gx[0] = dm_x(x, DM_OP_cat, &dim, 2, dm_x_widen(x, ga), gb);
 }
 
 /* ---- the softmax family ---- */
