@@ -263,7 +263,8 @@ describe("few rows of a batch", function()
     dm.manual_seed(6)
     for _, dtype in ipairs{"float32", "float64", "bfloat16", "float16"} do
       for _, size in ipairs{{1, 96, 640}, {1, 1, 640}, {5, 1, 1100}, {2, 513, 250}, {3, 100, 37},
-        {4, 3, 1000}, {1, 17, 2500}, {5, 1100, 96}, {6, 130, 2100}, {7, 65, 259}, {8, 333, 768}, {9, 190, 100}, {16, 257, 511},
+        {4, 3, 1000}, {1, 17, 2500}, {5, 1100, 96}, {6, 130, 2100}, {7, 65, 259}, {8, 333, 768},
+        {9, 190, 100}, {16, 257, 511},
         {17, 64, 40}, {31, 17, 640}, {32, 100, 333}, {33, 64, 64}} do
         local m, n, k = table.unpack(size)
         local function random(...) return dm.randn({...}, {device = "cpu"}):to(dtype) end

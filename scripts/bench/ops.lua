@@ -17,8 +17,9 @@
 local lib = dofile((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/lib.lua")
 local cases = require "op_cases"
 local dm = require "demilune"
-local options = lib.options{quick = false, case = "", dtypes = "", sizes = "", rounds = 3, again = 4,
-  block = 0.005, threads = tonumber(lib.output "nproc") or 1, all = false, tiny = false, log = ""}
+local options = lib.options{quick = false, case = "", dtypes = "", sizes = "", rounds = 3,
+  again = 4, block = 0.005, threads = tonumber(lib.output "nproc") or 1, all = false, tiny = false,
+  log = ""}
 if options.tiny then options.rounds, options.again, options.block = 1, 0, 1e-5 end
 
 local log = options.log ~= "" and assert(io.open(options.log, "w"))
