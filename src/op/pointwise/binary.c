@@ -165,6 +165,13 @@ void sub_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = x_scale(g->x, g->gy[0], -alpha);
 }
 
+static bool is_column(int ndim, const int64_t *shape, int64_t n) {
+  return ndim == 2 && shape[0] == n && shape[1] == 1;
+}
+static bool is_row(int ndim, const int64_t *shape, int64_t n) {
+  return ndim > 0 && shape[ndim - 1] == n && (ndim == 1 || (ndim == 2 && shape[0] == 1));
+}
+
 /* The gradient of operand i of a product of a column and a row, which is a matrix times the
    other one; NULL where it is none. */
 static dm_Tensor *vector_grad(dm_Grad *g, int i) {
@@ -172,13 +179,12 @@ static dm_Tensor *vector_grad(dm_Grad *g, int i) {
   dm_Tensor *gy = g->gy[0], *other = g->in[1 - i];
   const dm_Meta *m = dm_in_meta(g, i);
   if (gy->ndim != 2 || gy->dtype != other->dtype) return NULL;
-  const int64_t rows = gy->shape[0], columns = gy->shape[1], n = dm_numel(m->ndim, m->shape);
+  const int64_t rows = gy->shape[0], columns = gy->shape[1];
   const bool column =
-      m->ndim == 2 && n == rows && m->shape[0] == rows && other->numel == columns;
-  const bool row = n == columns && m->shape[m->ndim - 1] == columns && other->numel == rows &&
-                   other->ndim == 2 && other->shape[0] == rows;
+      is_column(m->ndim, m->shape, rows) && is_row(other->ndim, other->shape, columns);
+  const bool row =
+      is_row(m->ndim, m->shape, columns) && is_column(other->ndim, other->shape, rows);
   if (!column && !row) return NULL;
-  if (column && other->shape[other->ndim - 1] != columns) return NULL;
   dm_Tensor *v = x_reshape(x, other, 1, &other->numel);
   dm_Tensor *y = x_matmul(x, column ? gy : x_transpose(x, gy, 0, 1), v);
   return x_reshape(x, y, m->ndim, m->shape);
