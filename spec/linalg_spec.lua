@@ -23,6 +23,37 @@ local function check_symmetric(fn, shape)
   assert.is_true(dm.autograd.gradgradcheck(of_symmetric, {leaf}))
 end
 
+describe("cross", function()
+  it("of rows is that along any dim, with its gradients", function()
+    for _, dtype in ipairs{"float32", "float64", "bfloat16", "float16"} do
+      for _, shape in ipairs{{3}, {5, 3}, {2, 0, 3}, {4, 7, 3}, {3, 3}} do
+        local a, b = dm.randn(shape):to(dtype), dm.randn(shape):to(dtype)
+        local gy = dm.randn(shape):to(dtype)
+        local got, want = {}, {}
+        for side, turned in pairs{[got] = false, [want] = true} do
+          local u, v = a:clone():requires_grad_(), b:clone():requires_grad_()
+          local y
+          if turned then -- along the first dim, by rolls
+            y = linalg.cross(u:movedim(-1, 1), v:movedim(-1, 1), {dim = 1}):movedim(1, -1)
+          else
+            y = linalg.cross(u, v)
+          end
+          y:backward(gy)
+          side[1], side[2], side[3] = y:detach(), u.grad, v.grad
+        end
+        for i = 1, 3 do assert.is_true(dm.equal(got[i], want[i]), dtype .. i) end
+      end
+    end
+  end)
+
+  it("of expanded, transposed and broadcast rows", function()
+    local a, b = dm.randn(3, 6):t(), dm.randn(3)
+    local plain = linalg.cross(a:contiguous(), b:expand(6, 3):contiguous())
+    assert.is_true(dm.equal(plain, linalg.cross(a, b:expand(6, 3))))
+    assert.is_true(dm.equal(plain, linalg.cross(a, b:unsqueeze(1))))
+  end)
+end)
+
 describe("dm.linalg", function()
   it("has gradients of ops that read one triangle", function()
     for _, shape in ipairs{{3, 3}, {2, 2, 2}} do

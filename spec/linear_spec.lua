@@ -193,6 +193,17 @@ end)
 
 local LAST_BIT = {bfloat16 = 2 ^ -8, float16 = 2 ^ -11}
 
+describe("addr", function()
+  it("promotes its operands", function()
+    local u, v = dm.ones(2):half(), dm.arange(1, 3, {dtype = "float32"})
+    local y = dm.addr(dm.zeros(2, 3, {dtype = "int64"}), u, v)
+    assert.equal("float32", y.dtype)
+    assert.is_true(dm.equal(y, u:float():outer(v)))
+    assert.equal("float64", dm.addr(dm.zeros(3), u, v:double()).dtype)
+    assert.equal("int64", dm.addr(dm.zeros(2, 3):long(), u:long(), v:int()).dtype)
+  end)
+end)
+
 describe("few rows of a batch", function()
   -- Each product occurs with both signs, in any order: what is left are roundings, which differ
   -- where sums are added in another order, and show in 16 bits too.

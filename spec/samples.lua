@@ -984,7 +984,8 @@ samples.linalg_matrix_norm = {
   {steady(2, 3), -1}, {steady(2, 2, 3), math.huge},
 }
 samples.linalg_vector_norm = {{x(-1, 1, 2, 3)}, {x(0.2, 1, 2, 3), 3, {dim = 1, keepdim = true}}}
-samples.linalg_matrix_power = {{steady(3, 3), 3}, {steady(2, 2, 2), -2}, {steady(2, 2), 1}}
+samples.linalg_matrix_power = {{steady(3, 3), 3}, {steady(2, 2, 2), -2}, {steady(2, 2), 1},
+  {steady(2, 2), 0}}
 samples.linalg_multi_dot = {
   {{x(-1, 1, 2, 3), x(-1, 1, 3, 4), x(-1, 1, 4, 2)}}, {{x(-1, 1, 3), x(-1, 1, 3, 2), x(-1, 1, 2)}},
 }

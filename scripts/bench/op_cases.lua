@@ -403,7 +403,7 @@ for reason, names in pairs{
     batch_norm_backward cross_entropy_soft cross_entropy_backward nll_loss_backward row_products
     row_products_backward loss_term reduce_formula triple_backward_sums soft_labels
     soft_labels_backward loss_backward ctc ctc_backward glu_term glu_halves glu_halves_backward
-    distances distances_backward linear_vector
+    distances distances_backward linear_vector cross_rows
     linear_backward addmm_backward solve_matrices lu_order ldl_solve_matrices pinv_matrices
     lstsq_matrices fft_slices attention attention_backward rnn_layer rnn_steps
     rnn_steps_backward conv2d_dx conv2d_dw reflection_pad replication_pad max_pool2d_coded

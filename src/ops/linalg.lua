@@ -305,6 +305,14 @@ op.composed "linalg_multi_dot" {
     .. "either end",
 }
 
+op.kernel "cross_rows" {
+  tensors = "x, other",
+  saves = "I0 I1",
+  cuda = false,
+  flags = "hidden",
+  doc = "cross products of rows of three elements, of one shape",
+}
+
 op.composed "linalg_cross" {
   tensors = "x, other",
   options = {"dim:dim=-1"},

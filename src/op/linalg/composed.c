@@ -11,6 +11,7 @@
 #include "engine/tape.h"
 #include "op/index/index.h"
 #include "op/linalg/linalg.h"
+#include "op/linear/cross.h"
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
 #include "op/shape/create.h"
@@ -390,7 +391,10 @@ dm_status linalg_matrix_power_compose(dm_Call *c, dm_X *x) {
     if (k % 2) y = y ? x_matmul(x, y, t) : t;
     if (k > 1) t = x_matmul(x, t, t);
   }
-  if (n == 0) y = x_expand(x, x_eye(x, dm_rows(t), t), t->ndim, t->shape);
+  if (n == 0) { /* chosen instead of A, whose gradient is 0 */
+    dm_Tensor *never = x_test(x, DM_OP_ne, dm_x_number(x, 0), 0);
+    y = x_where(x, never, t, x_eye(x, dm_rows(t), t));
+  }
   c->out[0] = n == 0 || n == 1 ? x_unary(x, DM_OP_clone, y) : y;
   return x->st;
 }
@@ -470,7 +474,7 @@ static dm_Tensor *x_roll(dm_X *x, dm_Tensor *t, int64_t shift, int64_t dim) {
 }
 
 /* The cross product c_i = a_(i+1) b_(i+2) - a_(i+2) b_(i+1) along a dim of size 3,
-   by rolls, so that the other dims may broadcast. */
+   by rolls, so that the other dims may broadcast, unless rows of one shape lie side by side. */
 static dm_status cross_along(dm_Call *c, dm_X *x, int64_t dim) {
   dm_Tensor *a = c->in[0], *b = c->in[1];
   int own, other;
@@ -480,6 +484,10 @@ static dm_status cross_along(dm_Call *c, dm_X *x, int64_t dim) {
     return dm_fail(DM_EARG,
                    "%s: shapes %s and %s, wanted as many dims and 3 elements in dim %d",
                    c->op->name, DM_SHAPE(a), DM_SHAPE(b), own + c->base);
+  if (own == a->ndim - 1 && dm_are_cross_rows(a, b)) {
+    c->out[0] = x_cross_rows(x, a, b);
+    return x->st;
+  }
   dm_Tensor *forward = x_mul(x, x_roll(x, a, -1, own), x_roll(x, b, -2, own));
   c->out[0] = x_sub(x, forward, x_mul(x, x_roll(x, a, -2, own), x_roll(x, b, -1, own)));
   return x->st;

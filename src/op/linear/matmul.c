@@ -659,12 +659,15 @@ dm_status addmv_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* beta c + alpha u v^T: addmm of a column and a row. */
+/* beta c + alpha u v^T: addmm of a column and a row; dtypes are promoted. */
 dm_status addr_compose(dm_Call *c, dm_X *x) {
   DM_TRY(dm_check_ndim(c, 1, "vec1", 1));
   DM_TRY(dm_check_ndim(c, 2, "vec2", 1));
-  c->out[0] = dm_x(x, DM_OP_addmm, c->attr, 3, c->in[0], x_unsqueeze(x, c->in[1], -1),
-                   x_unsqueeze(x, c->in[2], 0));
+  const dm_DType t = dm_result_dtype(3, c->in);
+  dm_Tensor *start = x_cast(x, c->in[0], t), *u = x_cast(x, c->in[1], t);
+  dm_Tensor *v = x_cast(x, c->in[2], t);
+  c->out[0] =
+      dm_x(x, DM_OP_addmm, c->attr, 3, start, x_unsqueeze(x, u, -1), x_unsqueeze(x, v, 0));
   return x->st;
 }
 
