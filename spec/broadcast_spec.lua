@@ -88,10 +88,11 @@ describe("gradients of broadcast operands", function()
     local gy = dm.randn(5, 7)
     local y = a * b
     local ga, gb = dm.autograd.grad(y, {a, b}, {grad_outputs = gy, retain_graph = true})
-    assert.is_true(dm.allclose(ga, gy:mv(b:detach()):unsqueeze(2)))
-    assert.is_true(dm.allclose(gb, gy:t():mv(a:detach():squeeze(2))))
+    local few = {atol = 1e-5} -- of terms that may cancel
+    assert.is_true(dm.allclose(ga, gy:mv(b:detach()):unsqueeze(2), few))
+    assert.is_true(dm.allclose(gb, gy:t():mv(a:detach():squeeze(2)), few))
     local ga2, gb2 = dm.autograd.grad(y, {a, b}, {grad_outputs = gy, create_graph = true})
-    assert.is_true(dm.allclose(ga, ga2) and dm.allclose(gb, gb2))
+    assert.is_true(dm.allclose(ga, ga2, few) and dm.allclose(gb, gb2, few))
   end)
 
   it("of mixed dtypes are those of the wider one", function()
