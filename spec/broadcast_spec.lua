@@ -19,8 +19,8 @@ local OPS = {
   logaddexp = function(x, v) return dm.logaddexp(v, x) end,
 }
 
--- Shapes of x and of what is broadcast to it: rows, columns, one number, inner and outer dims; on
--- the CPU also more columns than a block has, and more rows than a chunk.
+-- Shapes of x and of an operand that is broadcast to it: rows, columns, one number, inner and
+-- outer dims; on the CPU also more columns than a block has, and more rows than a chunk.
 local SHAPES = {
   {{37, 70}, {70}}, {{37, 70}, {1, 70}}, {{37, 70}, {37, 1}}, {{37, 70}, {}}, {{37, 70}, {1}},
   {{1, 70}, {70}}, {{5, 6, 7}, {6, 1}}, {{5, 6, 7}, {5, 1, 7}}, {{5, 6, 7}, {1, 6, 1}},

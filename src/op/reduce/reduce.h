@@ -43,17 +43,17 @@ enum { DM_REDUCE_ROWS = 64 };
 dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
                     const dm_Reduction *reduction, double param, int base);
 
+enum { DM_SOURCE_IN = 3 }; /* most operands of a source */
 /* Elements that a formula computes from n operands as they are reduced; each is broadcast to
    the shape of the first one. */
-enum { DM_SOURCE_IN = 3 };
 typedef struct dm_Source {
   const dm_Pointwise *formula;
   int n;
   dm_Tensor *const *in;
   double pq[2];
 } dm_Source;
-/* dm_reduce of such elements, whose bits are those of a tensor of them; `compute` is a float.
- */
+/* dm_reduce of such elements; `compute` is a float. All elements, or rows, of contiguous
+   operands give the bits of a tensor of them. */
 dm_status dm_reduce_source(dm_Tensor *const *out, const dm_Source *source, unsigned mask,
                            dm_DType compute, const dm_Reduction *reduction, double param);
 

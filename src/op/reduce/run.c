@@ -66,7 +66,7 @@ typedef struct Pass {
   void *buf;
 } Pass;
 
-/* What is reduced: n tensors, each broadcast to the shape of the first one. */
+/* The n tensors of a reduction, each broadcast to the shape of the first one. */
 typedef struct Operands {
   int n;
   const dm_Tensor *in[DM_SOURCE_IN];
